@@ -29,7 +29,7 @@ from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.records import list_queries
 from mainspring.stores.sqlite.steady_time import SteadyTime
-from mainspring.stores.sqlite.threads import Call, call_procedures
+from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures
 from mainspring.stores.sqlite.wakeups import SqliteWakeups
 from tests.support.builders import a_held_run, a_limit, a_run, some_runs
 from tests.support.clock import ManualClock
@@ -249,7 +249,7 @@ class PausedWriter:
 
     async def __aenter__(self) -> "PausedWriter":
         # Only the writer's own queue can hold up its thread.
-        self._task = asyncio.create_task(self._store._writer.ask(self._hold))
+        self._task = asyncio.create_task(self._store._writer.run(self._hold))
         await eventually(self._paused.is_set)
         return self
 
@@ -354,10 +354,10 @@ async def test_a_full_disk_refuses_a_submit_and_leaves_the_file_consistent(store
         return work
 
     pages = connect(path).execute("PRAGMA page_count").get
-    await store._writer.ask(limit(str(pages)))
+    await store._writer.run(limit(str(pages)))
     with pytest.raises(StoreUnavailable, match="full"):
         await store.submit([a_run(payload=b'"' + b"x" * 200_000 + b'"') for _ in range(20)])
-    await store._writer.ask(limit("1000000"))
+    await store._writer.run(limit("1000000"))
     await store.submit([a_run()])
     check_consistent(path)
 
@@ -397,7 +397,7 @@ async def test_the_error_names_a_missing_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "9p"])
 def test_network_file_systems_are_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "file_system_of", lambda path: kind)
+    monkeypatch.setattr(connections, "find_file_system", lambda path: kind)
     with pytest.raises(Invalid, match=f"network file system \\({kind}\\)"):
         connections.refuse_network_file_system(tmp_path / "mainspring.db")
 
@@ -410,7 +410,7 @@ def test_the_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:
         "31 22 0:41 / /mnt/my rw - tmpfs tmpfs rw\n"
     )
     kinds = [
-        connections.file_system_of(Path(file), mounts)
+        connections.find_file_system(Path(file), mounts)
         for file in (
             "/var/lib/mainspring.db",
             "/mnt/my share/a/mainspring.db",
@@ -419,7 +419,7 @@ def test_the_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:
         )
     ]
     assert kinds == ["ext4", "nfs4", "tmpfs", "ext4"]
-    assert connections.file_system_of(Path("/"), tmp_path / "none") == ""
+    assert connections.find_file_system(Path("/"), tmp_path / "none") == ""
 
 
 # Migrations
@@ -558,8 +558,8 @@ def test_each_procedure_uses_the_index_made_for_it(path: Path, procedure: str, i
     assert index in read_plans(connections.open_for_writing(path, 4))[procedure]
 
 
-def count_steps(path: Path, call: Call, now: Instant) -> int:
-    """Call a procedure and return how many hundreds of steps SQLite took."""
+def count_steps(path: Path, call: ProcedureCall, now: Instant) -> int:
+    """ProcedureCall a procedure and return how many hundreds of steps SQLite took."""
     steps = 0
 
     def count() -> bool:
@@ -594,7 +594,7 @@ async def test_the_work_of_an_expiry_does_not_grow_with_the_backlog(
     steps = []
     for count in (10, 500):
         await store.submit([a_run(**parts) for _ in range(count)])
-        steps.append(count_steps(path, Call("expire", batch="fingerprint", size=1), later))
+        steps.append(count_steps(path, ProcedureCall("expire", batch="fingerprint", argument=1), later))
     assert steps[1] < 2 * steps[0]
 
 
@@ -605,7 +605,7 @@ async def test_the_work_of_a_released_limit_does_not_grow_with_its_line(path: Pa
         await store.submit(runs)
         page = await store.list_runs(RunFilter(tenant=None, states=frozenset({RunState.QUEUED})), None, 2)
         [holder] = page.items
-        steps.append(count_steps(path, Call("cancel", batch=f'["{holder.id}"]'), await store.now()))
+        steps.append(count_steps(path, ProcedureCall("cancel", batch=f'["{holder.id}"]'), await store.now()))
     assert steps[1] < 2 * steps[0]
 
 

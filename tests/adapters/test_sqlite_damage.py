@@ -180,7 +180,7 @@ async def test_checkpoints_of_several_stores_on_one_file_are_no_damage(
         for _ in range(100):
             await asyncio.gather(*(store.submit([a_run() for _ in range(5)]) for store in stores))
             await asyncio.gather(*(store.depths() for store in stores))
-        stamps = await stores[0]._look(
+        stamps = await stores[0]._read(
             lambda connection: connection.execute("SELECT count(*) FROM file_generation").get
         )
         assert stamps > 100

@@ -30,9 +30,9 @@ class KeptSqlite:
     async def open_store(self, clock: Clock) -> SqliteStore:
         """Return an open and empty store. Pass it to ``take_back`` instead of closing it."""
         opened = self._free.pop() if self._free else await self._open()
-        await opened._writer.ask(self._empty)
+        await opened._writer.run(self._empty)
         store = SqliteStore(opened.path, clock, shards=self._shards)
-        store._writer, store._reader, store._browser = opened._writer, opened._reader, opened._browser
+        store._writer, store._reader, store._display_reader = opened._writer, opened._reader, opened._display_reader
         store._guard = opened._guard
         store._writer._time = store._time
         return store
@@ -56,10 +56,10 @@ class KeptSqlite:
         store._guard.stop()
         self._opened.append(store)
         # Commits mostly wait for the disk, and no test here cuts the power.
-        await store._writer.ask(_do_not_sync)
-        await store._writer.ask(record_in_sqlite)
+        await store._writer.run(_do_not_sync)
+        await store._writer.run(record_in_sqlite)
         if not self._first_rows:
-            await store._writer.ask(self._remember_rows)
+            await store._writer.run(self._remember_rows)
         return store
 
     def _remember_rows(self, connection: apsw.Connection, now: Instant) -> str:

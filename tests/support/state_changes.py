@@ -106,7 +106,7 @@ async def read_from_sqlite(store: SqliteStore) -> list[StateChange]:
             changes.append((RunId(str(run)), None if state is None else RunState(str(state))))
         return ""
 
-    await store._writer.ask(read)
+    await store._writer.run(read)
     return changes
 
 

@@ -36,9 +36,9 @@ async def restore_archive(blobs: Blobs, parts: list[Manifest], tenant: str | Non
 
     Returns how many were read, and how many of them are new.
     """
-    from mainspring.stores.sqlite.upkeep.restoring import Restored
+    from mainspring.stores.sqlite.upkeep.restoring import SqliteArchiveWriter
 
-    target = Restored(into, SystemClock())
+    target = SqliteArchiveWriter(into, SystemClock())
     await target.open()
     read = new = 0
     try:

@@ -6,14 +6,16 @@ from mainspring.core.ports.storage.catalog import Reads
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.stores.memory.records.access import MemoryAccess
 from mainspring.stores.memory.records.calendars import MemoryCalendars
-from mainspring.stores.memory.records.catalog import MemoryReports
+from mainspring.stores.memory.records.catalog import MemoryCatalog
 from mainspring.stores.memory.records.coordination import MemoryCoordination
 from mainspring.stores.memory.records.datacenters import MemoryDatacenters
 from mainspring.stores.memory.records.dead_letters import MemoryDeadLetters
 from mainspring.stores.memory.records.explaining import MemoryExplaining
+from mainspring.stores.memory.records.metrics import MemoryMetrics
 from mainspring.stores.memory.records.notifications import MemoryNotifications
 from mainspring.stores.memory.records.operations import MemoryOperations
 from mainspring.stores.memory.records.reading import MemoryOutbox, MemoryReading
+from mainspring.stores.memory.records.reports import MemoryReports
 from mainspring.stores.memory.records.slos import MemorySlos
 from mainspring.stores.memory.records.tasks import MemoryTasks
 from mainspring.stores.memory.records.usage import MemoryUsage
@@ -32,6 +34,8 @@ class MemoryStore(
     MemoryReaping,
     MemoryReading,
     MemoryOutbox,
+    MemoryCatalog,
+    MemoryMetrics,
     MemoryExplaining,
     MemoryUsage,
     MemoryReports,

@@ -23,7 +23,7 @@ APPLICATION_ID = 0x4D535052
 BUSY_TIMEOUT: Micros = 5 * SECOND
 
 #: Attempts to switch to a write-ahead log. Of several processes that try at once, one succeeds, and that is enough.
-_SWITCHES = 100
+_SWITCH_ATTEMPTS = 100
 
 #: File systems without locks or shared memory, at least between machines: they would silently corrupt a database.
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -51,7 +51,7 @@ _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLE
 
 
 def refuse_network_file_system(path: Path) -> None:
-    kind = file_system_of(path)
+    kind = find_file_system(path)
     if is_on_network(kind):
         raise Invalid(
             "store",
@@ -64,7 +64,7 @@ def is_on_network(kind: str) -> bool:
     return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
 
 
-def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+def find_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """Return the kind of file system that a path lies on, such as ``ext4``; empty if it cannot be determined."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
@@ -105,22 +105,22 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     connection = _connect(path, flags)
     try:
         refuse_moved(connection)
-        if schema_version(connection) and forget_statistics(connection):
+        if schema_version(connection) and drop_statistics(connection):
             # A connection reads the statistics when it opens.
             connection.close()
             connection = _connect(path, flags)
-        _write_ahead(connection)
+        _enable_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         migrate(connection, shards)
-        teach(connection)
+        create_procedures(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def open_as_it_is(path: Path) -> apsw.Connection:
+def open_without_migrating(path: Path) -> apsw.Connection:
     """Open the file whatever its schema, and do not migrate it.
 
     The last connection to close merges the write-ahead log into the file.
@@ -128,13 +128,13 @@ def open_as_it_is(path: Path) -> apsw.Connection:
     return _connect(path, apsw.SQLITE_OPEN_READWRITE)
 
 
-def _write_ahead(connection: apsw.Connection) -> None:
+def _enable_write_ahead_log(connection: apsw.Connection) -> None:
     """Switch the file to a write-ahead log permanently.
 
     SQLite refuses the switch at once, despite the timeout, while another process is about to write. That is common when
     processes start together. So a refused switch waits for the other transaction and is tried again.
     """
-    for _ in range(_SWITCHES):
+    for _ in range(_SWITCH_ATTEMPTS):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
@@ -165,7 +165,7 @@ def _connect(path: Path, flags: int) -> apsw.Connection:
     return connection
 
 
-def forget_statistics(connection: apsw.Connection) -> bool:
+def drop_statistics(connection: apsw.Connection) -> bool:
     """Undo an ANALYZE; report whether there was one. Statistics of a small table would cause full scans forever."""
     tables = list(
         connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'sqlite_stat*'")
@@ -177,7 +177,7 @@ def forget_statistics(connection: apsw.Connection) -> bool:
 
 def refuse_moved(connection: apsw.Connection) -> None:
     """Raise ``Conflict`` if the store was moved: the file holds old rows and must not be written."""
-    if _number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'moved'"):
+    if _fetch_number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'moved'"):
         raise Conflict(str(connection.execute("SELECT told FROM moved").get))
 
 
@@ -213,38 +213,38 @@ def schema_version(connection: apsw.Connection) -> int:
     """Return the version; 0: the file is empty. ``Conflict`` if another program or an older checkout made the file."""
     # One query: between two, another process could create the schema.
     look = "SELECT iif(count(*) = 0, 0, 1 + coalesce(sum(type = 'table' AND name = 'meta'), 0)) FROM sqlite_master"
-    found = _number(connection, look)
+    found = _fetch_number(connection, look)
     if found < 2:
         if found == 1:
             raise Conflict("the file is a database of something else: it has tables, but none of Mainspring's")
         return 0
-    version = _number(connection, "SELECT schema_version FROM meta")
-    if _number(connection, "PRAGMA application_id") != APPLICATION_ID:
+    version = _fetch_number(connection, "SELECT schema_version FROM meta")
+    if _fetch_number(connection, "PRAGMA application_id") != APPLICATION_ID:
         raise Conflict(
             f"{connection.filename} was made by an older checkout (its schema version is {version}): {TOO_OLD}"
         )
     return version
 
 
-def shards_of(connection: apsw.Connection) -> int:
+def read_shards(connection: apsw.Connection) -> int:
     """Return how many shards the store was created with."""
-    return _number(connection, "SELECT shards FROM meta")
+    return _fetch_number(connection, "SELECT shards FROM meta")
 
 
-def _number(connection: apsw.Connection, query: str) -> int:
+def _fetch_number(connection: apsw.Connection, query: str) -> int:
     value = connection.execute(query).get
     assert isinstance(value, int)
     return value
 
 
-def teach(connection: apsw.Connection) -> None:
+def create_procedures(connection: apsw.Connection) -> None:
     """Create the procedures, which live as long as the connection."""
     scripts = [entry for entry in files(PACKAGE).joinpath("procedures").iterdir() if entry.name.endswith(".sql")]
     for script in sorted(scripts, key=lambda entry: entry.name):
         connection.execute(script.read_text("utf-8"))
 
 
-def meaning(error: apsw.Error) -> MainspringError:
+def convert_error(error: apsw.Error) -> MainspringError:
     """Convert an SQLite error to the error that the caller gets."""
     if blames_request(error):
         return Invalid("batch", f"SQLite refused it: {error}")

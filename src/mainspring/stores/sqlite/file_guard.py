@@ -122,7 +122,7 @@ class FileGuard:
                     self.check(connection)
                     self._check_progress(connection)
                 except apsw.Error as error:
-                    if isinstance(meaning := connections.meaning(error), StoreDamaged):
+                    if isinstance(meaning := connections.convert_error(error), StoreDamaged):
                         self.report(str(meaning))
                 except StoreUnavailable:
                     # Reported above, or the file cannot be opened at the moment, which the next check reports.
@@ -168,7 +168,7 @@ class FileGuard:
                     self._number, self._stamp = number, found
                     return ""
             except apsw.Error as error:
-                if not isinstance(connections.meaning(error), StoreDamaged):
+                if not isinstance(connections.convert_error(error), StoreDamaged):
                     raise
         return f"{self._path} was overwritten while it was in use; restart with the file that is right"
 

@@ -69,14 +69,14 @@ class SqliteStore(
         self._guard = FileGuard(path)
         self._writer = Writer(path, self._guard, self._time, shards)
         self._reader = Reader(path, self._guard)
-        self._browser = Reader(path, self._guard, "mainspring-sqlite-browser")
+        self._display_reader = Reader(path, self._guard, "mainspring-sqlite-browser")
 
     async def open(self) -> None:
         self._guard.reset()
         await self._writer.start()
         try:
             await self._reader.start()
-            await self._browser.start()
+            await self._display_reader.start()
             # The number of shards was fixed when the file was created.
             self.shards = int(await self._reader.read("shards"))
             self._guard.start()
@@ -86,7 +86,7 @@ class SqliteStore(
 
     async def close(self) -> None:
         self._guard.stop()
-        await self._browser.stop()
+        await self._display_reader.stop()
         await self._reader.stop()
         await self._writer.stop()
 

@@ -32,39 +32,41 @@ LARGEST_GROUP = 16
 CHECKPOINT_PAGES = 4_000
 
 #: Python code that runs inside a transaction of its own.
-Work: TypeAlias = Callable[[apsw.Connection, Instant], str]
+WriteFunction: TypeAlias = Callable[[apsw.Connection, Instant], str]
 #: Python code that runs several reads on one snapshot of the database.
-Look: TypeAlias = Callable[[apsw.Connection], str]
-Answer: TypeAlias = str | Exception
-Ask = TypeVar("Ask")
+ReadFunction: TypeAlias = Callable[[apsw.Connection], str]
+Reply: TypeAlias = str | Exception
+Request = TypeVar("Request")
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class ProcedureCall(msgspec.Struct, frozen=True, gc=False):
     """A procedure to call, and its arguments."""
 
-    kind: str
+    procedure: str
     batch: str = ""
-    who: int = 0
-    size: int = 0
+    #: The session that calls.
+    session: int = 0
+    #: A limit or another number, as the procedure documents it.
+    argument: int = 0
 
 
-class Query(msgspec.Struct, frozen=True, gc=False):
+class NamedQuery(msgspec.Struct, frozen=True, gc=False):
     """A named query and its parameters."""
 
     name: str
     parameters: dict[str, str | int | None]
 
 
-class _Request(Generic[Ask]):
-    __slots__ = ("ask", "future", "loop")
+class _PendingRequest(Generic[Request]):
+    __slots__ = ("future", "loop", "request")
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[str] = self.loop.create_future()
 
 
-class DatabaseThread(Generic[Ask]):
+class DatabaseThread(Generic[Request]):
     """A thread that owns a connection. A request is carried out even if the caller stops waiting."""
 
     def __init__(self, name: str, path: Path, guard: FileGuard, connect: Callable[[Path], apsw.Connection]) -> None:
@@ -72,7 +74,7 @@ class DatabaseThread(Generic[Ask]):
         self._path = path
         self._guard = guard
         self._connect = connect
-        self._waiting: SimpleQueue[_Request[Ask] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[_PendingRequest[Request] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._process = 0
 
@@ -81,15 +83,15 @@ class DatabaseThread(Generic[Ask]):
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
 
-        def complete(error: BaseException | None) -> None:
+        def resolve(error: BaseException | None) -> None:
             if not opened.done():
                 opened.set_result(None) if error is None else opened.set_exception(error)
 
-        def tell(error: BaseException | None) -> None:
-            loop.call_soon_threadsafe(complete, error)
+        def report(error: BaseException | None) -> None:
+            loop.call_soon_threadsafe(resolve, error)
 
         self._process = os.getpid()
-        self._thread = Thread(target=self._run, args=(tell,), name=self._name, daemon=True)
+        self._thread = Thread(target=self._run, args=(report,), name=self._name, daemon=True)
         self._thread.start()
         try:
             await opened
@@ -104,15 +106,15 @@ class DatabaseThread(Generic[Ask]):
             self._waiting.put(None)
             await joined(thread)
 
-    async def ask(self, ask: Ask) -> str:
+    async def run(self, request: Request) -> str:
         if self._thread is None or self._process != os.getpid():
             # A forked child has a copy of the connection and none of the threads: using either would destroy the file.
             raise StoreUnavailable("the store is not open in this process")
-        request = _Request(ask)
-        self._waiting.put(request)
-        return await request.future
+        pending = _PendingRequest(request)
+        self._waiting.put(pending)
+        return await pending.future
 
-    def _run(self, tell: Callable[[BaseException | None], None]) -> None:
+    def _run(self, report_opened: Callable[[BaseException | None], None]) -> None:
         connection: apsw.Connection | None = None
         try:
             connection = self._connect(self._path)
@@ -120,46 +122,46 @@ class DatabaseThread(Generic[Ask]):
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            tell(connections.meaning(error) if isinstance(error, apsw.Error) else error)
+            report_opened(connections.convert_error(error) if isinstance(error, apsw.Error) else error)
             return
-        tell(None)
+        report_opened(None)
         try:
             while (first := self._waiting.get()) is not None:
                 group = [first]
                 last = False
                 try:
                     while len(group) < LARGEST_GROUP and not last:
-                        request = self._waiting.get_nowait()
-                        if request is None:
+                        pending = self._waiting.get_nowait()
+                        if pending is None:
                             last = True
                         else:
-                            group.append(request)
+                            group.append(pending)
                 except Empty:
                     pass
-                answers = self._serve_all(connection, [request.ask for request in group])
-                _hand_back(group, self._confirm(connection, answers))
+                answers = self._serve_all(connection, [pending.request for pending in group])
+                _resolve_all(group, self._confirm(connection, answers))
                 self._tidy(connection)
                 if last:
                     break
         finally:
             connection.close()
-            self._refuse_the_rest()
+            self._reject_pending()
 
-    def _serve_all(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:
+    def _serve_all(self, connection: apsw.Connection, requests: Sequence[Request]) -> list[Reply]:
         try:
-            return self._serve(connection, asks)
+            return self._serve(connection, requests)
         except Exception as error:
             # A bug must not end the thread: all callers would wait forever.
-            return [StoreUnavailable(f"SQLite: {type(error).__name__}: {error}") for _ in asks]
+            return [StoreUnavailable(f"SQLite: {type(error).__name__}: {error}") for _ in requests]
 
-    def _serve(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:
+    def _serve(self, connection: apsw.Connection, requests: Sequence[Request]) -> list[Reply]:
         """Return an answer for each request, in order."""
         raise NotImplementedError
 
     def _tidy(self, connection: apsw.Connection) -> None:
         """Do what no caller waits for."""
 
-    def _confirm(self, connection: apsw.Connection, answers: list[Answer]) -> list[Answer]:
+    def _confirm(self, connection: apsw.Connection, answers: list[Reply]) -> list[Reply]:
         """Return the answers, or errors if the file is not the one that was opened."""
         for answer in answers:
             if isinstance(answer, StoreDamaged):
@@ -169,20 +171,20 @@ class DatabaseThread(Generic[Ask]):
         except StoreDamaged as error:
             return [error for _ in answers]
         except apsw.Error as error:
-            return [connections.meaning(error) for _ in answers]
+            return [connections.convert_error(error) for _ in answers]
         return answers
 
-    def _refuse_the_rest(self) -> None:
+    def _reject_pending(self) -> None:
         while True:
             try:
-                request = self._waiting.get_nowait()
+                pending = self._waiting.get_nowait()
             except Empty:
                 return
-            if request is not None:
-                _hand_back([request], [StoreUnavailable("the store was closed")])
+            if pending is not None:
+                _resolve_all([pending], [StoreUnavailable("the store was closed")])
 
 
-class Writer(DatabaseThread[Call | Work]):
+class Writer(DatabaseThread[ProcedureCall | WriteFunction]):
     """Serves requests in groups. Procedure calls of a group share a transaction.
 
     It also moves the log into the file (a checkpoint), when no caller waits for it.
@@ -219,8 +221,8 @@ class Writer(DatabaseThread[Call | Work]):
         try:
             self._checkpoint(connection)
         except apsw.Error as error:
-            if isinstance(meaning := connections.meaning(error), StoreDamaged):
-                self._guard.report(str(meaning))
+            if isinstance(converted := connections.convert_error(error), StoreDamaged):
+                self._guard.report(str(converted))
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         begin_generation(connection)
@@ -228,23 +230,23 @@ class Writer(DatabaseThread[Call | Work]):
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         self._pages_before = self._pages
 
-    async def call(self, kind: str, batch: str = "", *, who: int = 0, size: int = 0) -> str:
+    async def call(self, procedure: str, batch: str = "", *, session: int = 0, argument: int = 0) -> str:
         """Call a procedure; return its answer when it is durable."""
-        return await self.ask(Call(kind, batch, who, size))
+        return await self.run(ProcedureCall(procedure, batch, session, argument))
 
-    def _serve(self, connection: apsw.Connection, asks: Sequence[Call | Work]) -> list[Answer]:
-        answers: list[Answer] = []
-        calls: list[Call] = []
-        for ask in asks:
-            if isinstance(ask, Call):
-                calls.append(ask)
+    def _serve(self, connection: apsw.Connection, requests: Sequence[ProcedureCall | WriteFunction]) -> list[Reply]:
+        answers: list[Reply] = []
+        calls: list[ProcedureCall] = []
+        for request in requests:
+            if isinstance(request, ProcedureCall):
+                calls.append(request)
                 continue
-            answers += self._call(connection, calls)
+            answers += self._call_procedures(connection, calls)
             calls = []
-            answers.append(self._work(connection, ask))
-        return answers + self._call(connection, calls)
+            answers.append(self._run_transaction(connection, request))
+        return answers + self._call_procedures(connection, calls)
 
-    def _call(self, connection: apsw.Connection, calls: list[Call]) -> list[Answer]:
+    def _call_procedures(self, connection: apsw.Connection, calls: list[ProcedureCall]) -> list[Reply]:
         if not calls:
             return []
         now = self._time.now()
@@ -252,54 +254,59 @@ class Writer(DatabaseThread[Call | Work]):
             return list(call_procedures(connection, calls, now))
         except apsw.Error as error:
             if len(calls) == 1 or not connections.blames_request(error):
-                return [connections.meaning(error) for _ in calls]
+                return [connections.convert_error(error) for _ in calls]
         # One call failed, so none was applied: repeat each by itself.
-        return [answer for call in calls for answer in self._call(connection, [call])]
+        return [answer for call in calls for answer in self._call_procedures(connection, [call])]
 
-    def _work(self, connection: apsw.Connection, work: Work) -> Answer:
+    def _run_transaction(self, connection: apsw.Connection, write: WriteFunction) -> Reply:
         try:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                answer = work(connection, self._time.now())
+                answer = write(connection, self._time.now())
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
         except apsw.Error as error:
-            return connections.meaning(error)
+            return connections.convert_error(error)
         except Exception as error:
             return error
         return answer
 
 
-class Reader(DatabaseThread[Query | Look]):
+class Reader(DatabaseThread[NamedQuery | ReadFunction]):
     """Serves reads one by one, while the writer writes."""
 
     def __init__(self, path: Path, guard: FileGuard, name: str = "mainspring-sqlite-reader") -> None:
         super().__init__(name, path, guard, connections.open_for_reading)
 
     async def read(self, query: str, **parameters: str | int | None) -> str:
-        return await self.ask(Query(query, parameters))
+        return await self.run(NamedQuery(query, parameters))
 
-    def _serve(self, connection: apsw.Connection, asks: Sequence[Query | Look]) -> list[Answer]:
-        return [self._read(connection, ask) if isinstance(ask, Query) else self._look(connection, ask) for ask in asks]
+    def _serve(self, connection: apsw.Connection, requests: Sequence[NamedQuery | ReadFunction]) -> list[Reply]:
+        return [
+            self._read_named(connection, request)
+            if isinstance(request, NamedQuery)
+            else self._read_snapshot(connection, request)
+            for request in requests
+        ]
 
-    def _read(self, connection: apsw.Connection, query: Query) -> Answer:
+    def _read_named(self, connection: apsw.Connection, query: NamedQuery) -> Reply:
         try:
             return read(connection, query.name, **query.parameters)
         except apsw.Error as error:
-            return connections.meaning(error)
+            return connections.convert_error(error)
 
-    def _look(self, connection: apsw.Connection, look: Look) -> Answer:
+    def _read_snapshot(self, connection: apsw.Connection, read_rows: ReadFunction) -> Reply:
         try:
             connection.execute("BEGIN")
             try:
-                return look(connection)
+                return read_rows(connection)
             finally:
                 connection.execute("ROLLBACK")
         except apsw.Error as error:
-            return connections.meaning(error)
+            return connections.convert_error(error)
         except Exception as error:
             return error
 
@@ -311,11 +318,11 @@ def read(connection: apsw.Connection, query: str, **parameters: str | int | None
     return answer
 
 
-def call_procedures(connection: apsw.Connection, calls: Sequence[Call], now: Instant) -> tuple[str, ...]:
+def call_procedures(connection: apsw.Connection, calls: Sequence[ProcedureCall], now: Instant) -> tuple[str, ...]:
     """Call procedures in one statement and one transaction. Raises if one of them fails; then none is applied."""
     values: list[str | int] = []
     for number, call in enumerate(calls):
-        values += (number, call.kind, now, call.who, call.size, call.batch)
+        values += (number, call.procedure, now, call.session, call.argument, call.batch)
     cursor = connection.cursor()
     cursor.execute(_CALLS[len(calls) - 1], values)
     replies = cursor.execute(_REPLIES[len(calls) - 1]).fetchone()
@@ -324,18 +331,20 @@ def call_procedures(connection: apsw.Connection, calls: Sequence[Call], now: Ins
     return tuple(str(reply) for reply in replies)
 
 
-def _statements(first: str, each: str) -> list[str]:
+def _build_statements(first: str, each: str) -> list[str]:
     """Build one statement for each size of group, smallest first."""
     return [first + ", ".join(each.format(number) for number in range(size)) for size in range(1, LARGEST_GROUP + 1)]
 
 
-_CALLS = _statements("INSERT INTO call VALUES ", "(?, ?, ?, ?, ?, ?)")
-_REPLIES = _statements("SELECT ", "(SELECT body FROM reply WHERE number = {})")
+_CALLS = _build_statements(
+    "INSERT INTO call (number, procedure, now, session, argument, batch) VALUES ", "(?, ?, ?, ?, ?, ?)"
+)
+_REPLIES = _build_statements("SELECT ", "(SELECT body FROM reply WHERE number = {})")
 
 
-def _hand_back(requests: Sequence[_Request[Ask]], answers: Sequence[Answer]) -> None:
+def _resolve_all(requests: Sequence[_PendingRequest[Request]], answers: Sequence[Reply]) -> None:
     """Resolve the futures of the requests, waking each loop only once."""
-    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[str], Answer]]] = defaultdict(list)
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[str], Reply]]] = defaultdict(list)
     for request, answer in zip(requests, answers, strict=True):
         by_loop[request.loop].append((request.future, answer))
     for loop, answered in by_loop.items():
@@ -346,7 +355,7 @@ def _hand_back(requests: Sequence[_Request[Ask]], answers: Sequence[Answer]) -> 
             continue
 
 
-def _resolve(answered: Sequence[tuple["asyncio.Future[str]", Answer]]) -> None:
+def _resolve(answered: Sequence[tuple["asyncio.Future[str]", Reply]]) -> None:
     for future, answer in answered:
         if future.done():
             continue

@@ -12,10 +12,10 @@ from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.tasks import cancel_and_wait
 
 #: How often to poll while the file changes, and while it does not.
-_SOON: Micros = 20 * MILLISECOND
-_LATER: Micros = 50 * MILLISECOND
+_ACTIVE_INTERVAL: Micros = 20 * MILLISECOND
+_IDLE_INTERVAL: Micros = 50 * MILLISECOND
 #: How long after a change the file counts as changing.
-_LIVELY: Micros = SECOND
+_ACTIVE_FOR: Micros = SECOND
 
 
 class SqliteWakeups(LocalWakeups):
@@ -51,10 +51,10 @@ class SqliteWakeups(LocalWakeups):
 
     async def _watch(self) -> None:
         seen = self._version()
-        changed_at = self._clock.monotonic() - _LIVELY
+        changed_at = self._clock.monotonic() - _ACTIVE_FOR
         while True:
-            lively = self._clock.monotonic() - changed_at < _LIVELY
-            await self._clock.sleep(_SOON if lively else _LATER)
+            is_active = self._clock.monotonic() - changed_at < _ACTIVE_FOR
+            await self._clock.sleep(_ACTIVE_INTERVAL if is_active else _IDLE_INTERVAL)
             version = self._version()
             if version != seen:
                 seen = version

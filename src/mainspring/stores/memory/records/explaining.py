@@ -6,10 +6,10 @@ from mainspring.core.model.cluster.datacenters import place_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import LedgerEntry, tick_run_id
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.stores.memory.records.catalog import MemoryCatalog
+from mainspring.stores.memory.records.details import MemoryDetails
 
 
-class MemoryExplaining(MemoryCatalog):
+class MemoryExplaining(MemoryDetails):
     async def holder_of(self, run: RunId) -> RunId | None:
         row = self._tables.runs.get(run)
         if row is None or row.state is not RunState.BLOCKED or row.key_lock is None:

@@ -5,7 +5,7 @@
 -- several rows of the same INSERT, and share a commit.
 
 -- number: where the answer goes. who: the session that asks. size: a limit, or how many items there are in the batch.
-CREATE TEMP VIEW call (number, kind, now, who, size, batch) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL;
+CREATE TEMP VIEW call (number, procedure, now, session, argument, batch) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP TABLE reply (number INTEGER PRIMARY KEY, body TEXT);
 
 -- Parts that procedures share; see 10_moves.sql.
@@ -56,7 +56,7 @@ CREATE TEMP TABLE settling (
 -- Fires and their ticks, one at a time.
 CREATE TEMP VIEW fire_job (
     n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate, start_within, deadline,
-    ticks, limits, tick, now, who
+    ticks, limits, tick, now, session
 ) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
             NULL;
 CREATE TEMP VIEW fire_tick (

@@ -2,7 +2,7 @@
 -- Item: id, shard, tenant, queue, priority, task, policy, payload, at, delay, start_within, deadline, gate, replay_of,
 -- timeout.
 -- Answer: (place, state, whether new) of all that are not new and queued.
-CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit' BEGIN
+CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.procedure = 'submit' BEGIN
     DELETE FROM fresh;
 
     INSERT INTO fresh (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within,
@@ -33,7 +33,7 @@ CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit' BE
                    (SELECT iif(w.state = 'scheduled', w.state, 'blocked') FROM waiting w WHERE w.id = i.id),
                    (SELECT h.state FROM history h WHERE h.id = i.id)), 0
         FROM (SELECT key AS n, value ->> 0 AS id FROM json_each(NEW.batch)) AS i
-        WHERE (SELECT count(*) FROM fresh) < NEW.size
+        WHERE (SELECT count(*) FROM fresh) < NEW.argument
           AND i.n IS NOT (SELECT fresh.n FROM fresh WHERE fresh.id = i.id)
     );
 END;
@@ -44,13 +44,13 @@ END;
 -- limits, the rule by which it waits for others.
 -- Size: how long keys are kept.
 -- Answer: (id, state, whether new, whether its key was used for something else) of each, in order.
-CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.kind = 'submit_more' BEGIN
+CREATE TEMP TRIGGER submit_more INSTEAD OF INSERT ON call WHEN NEW.procedure = 'submit_more' BEGIN
     DELETE FROM fresh;
     DELETE FROM taken;
 
     -- Keys that do not count any more go first: what is left has been used.
     DELETE FROM used_key WHERE (tenant, key) IN (
-        SELECT i.value ->> 2, i.value ->> 20 FROM json_each(NEW.batch) AS i) AND at <= NEW.now - NEW.size;
+        SELECT i.value ->> 2, i.value ->> 20 FROM json_each(NEW.batch) AS i) AND at <= NEW.now - NEW.argument;
     INSERT INTO lane (requires)
     SELECT DISTINCT i.value ->> 23 FROM json_each(NEW.batch) AS i WHERE i.value ->> 23 IS NOT NULL
     ON CONFLICT DO NOTHING;
@@ -135,7 +135,7 @@ BEGIN
 END;
 
 -- Runs have ended elsewhere. Item: run, state, reason, result, error, fingerprint. Answer: (id, state) of those there are.
-CREATE TEMP TRIGGER finish INSTEAD OF INSERT ON call WHEN NEW.kind = 'finish' BEGIN
+CREATE TEMP TRIGGER finish INSTEAD OF INSERT ON call WHEN NEW.procedure = 'finish' BEGIN
     -- What runs leaves its gates as after an attempt that says nothing; then it is as what is queued.
     INSERT INTO leave_gate (kind, number, most, per, pause, ending, started_at, now)
     SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', r.started_at, NEW.now
@@ -167,7 +167,7 @@ CREATE TEMP TRIGGER finish INSTEAD OF INSERT ON call WHEN NEW.kind = 'finish' BE
 END;
 
 -- Runs are asked to stop. Batch: their ids. Answer: (id, state) of those there are.
-CREATE TEMP TRIGGER cancel INSTEAD OF INSERT ON call WHEN NEW.kind = 'cancel' BEGIN
+CREATE TEMP TRIGGER cancel INSTEAD OF INSERT ON call WHEN NEW.procedure = 'cancel' BEGIN
     -- The blocked first: otherwise the end of one would queue the next, only to cancel it.
     INSERT INTO stop_run (id, now)
     SELECT i.value, NEW.now FROM json_each(NEW.batch) AS i LEFT JOIN waiting w ON w.id = i.value

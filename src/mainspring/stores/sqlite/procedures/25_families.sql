@@ -1,7 +1,7 @@
 -- Dependencies: children of runs that have ended go, or are skipped. The rules are those of core/model.
 
-CREATE TEMP VIEW tell_children (size, now) AS SELECT NULL, NULL;
-CREATE TEMP VIEW tell_a_generation (size, now) AS SELECT NULL, NULL;
+CREATE TEMP VIEW tell_children (most, now) AS SELECT NULL, NULL;
+CREATE TEMP VIEW tell_a_generation (most, now) AS SELECT NULL, NULL;
 CREATE TEMP VIEW decide (now) AS SELECT NULL;
 
 -- Edges whose parents have ended, and what becomes of the children.
@@ -15,22 +15,22 @@ CREATE TEMP TABLE decided (child TEXT PRIMARY KEY, goes INTEGER, reason TEXT) WI
 -- the rest next time.
 CREATE TEMP TRIGGER tell_some_children INSTEAD OF INSERT ON tell_children BEGIN
     UPDATE told SET n = 0;
-    INSERT INTO tell_a_generation (size, now)
-    SELECT NEW.size, NEW.now FROM (
+    INSERT INTO tell_a_generation (most, now)
+    SELECT NEW.most, NEW.now FROM (
         WITH RECURSIVE generation (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM generation WHERE n < 20)
         SELECT n FROM generation);
 END;
 
 CREATE TEMP TRIGGER tell_one_generation INSTEAD OF INSERT ON tell_a_generation
-WHEN EXISTS (SELECT 1 FROM ended_parent) AND (SELECT n FROM told) < NEW.size BEGIN
+WHEN EXISTS (SELECT 1 FROM ended_parent) AND (SELECT n FROM told) < NEW.most BEGIN
     DELETE FROM deciding;
     INSERT INTO deciding (child, parent, state)
     SELECT e.child, e.parent, p.state
     FROM ended_parent p CROSS JOIN edge e INDEXED BY edge_undecided ON e.parent = p.run_id
-    WHERE e.state IS NULL LIMIT NEW.size - (SELECT n FROM told);
+    WHERE e.state IS NULL LIMIT NEW.most - (SELECT n FROM told);
     UPDATE told SET n = n + (SELECT count(*) FROM deciding);
     INSERT INTO decide (now) VALUES (NEW.now);
-    DELETE FROM ended_parent WHERE run_id IN (SELECT p.run_id FROM ended_parent p LIMIT NEW.size) AND NOT EXISTS (
+    DELETE FROM ended_parent WHERE run_id IN (SELECT p.run_id FROM ended_parent p LIMIT NEW.most) AND NOT EXISTS (
         SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = ended_parent.run_id AND e.state IS NULL);
 END;
 
@@ -84,12 +84,12 @@ CREATE TEMP TRIGGER decide_children INSTEAD OF INSERT ON decide BEGIN
 END;
 
 -- Size: about how many. Answer: how many children were told, and queued runs of a breaker blocked.
-CREATE TEMP TRIGGER resolve INSTEAD OF INSERT ON call WHEN NEW.kind = 'resolve' BEGIN
-    INSERT INTO tell_children (size, now) VALUES (NEW.size, NEW.now);
+CREATE TEMP TRIGGER resolve INSTEAD OF INSERT ON call WHEN NEW.procedure = 'resolve' BEGIN
+    INSERT INTO tell_children (most, now) VALUES (NEW.argument, NEW.now);
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, n FROM told;
     DELETE FROM candidate;
     INSERT INTO spill (number, most, now)
-    SELECT l.number, NEW.size, NEW.now FROM limiter l INDEXED BY limiter_spilling WHERE l.spilling = 1 LIMIT 1;
+    SELECT l.number, NEW.argument, NEW.now FROM limiter l INDEXED BY limiter_spilling WHERE l.spilling = 1 LIMIT 1;
     UPDATE reply SET body = body + (SELECT count(*) FROM candidate) WHERE number = NEW.number;
     INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);

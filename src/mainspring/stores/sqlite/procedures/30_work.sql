@@ -2,7 +2,7 @@
 
 -- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves, labels, priorities, slots.
 -- Answer: the id of the session.
-CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open_session' BEGIN
+CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.procedure = 'open_session' BEGIN
     INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner, serves,
                          labels, priorities, slots, lanes)
     VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2),
@@ -18,27 +18,27 @@ CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'open
     WHERE NEW.batch ->> 1 = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor) HAVING count(*) > 0;
 END;
 
-CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.kind = 'close_session' BEGIN
+CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.procedure = 'close_session' BEGIN
     INSERT INTO outbox (at, kind, tenant, runs)
     SELECT NEW.now, 'worker.left', '', json_array(printf('%032x', session.id)) FROM session
-    WHERE session.id = NEW.who AND dead = 0 AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor);
-    UPDATE session SET dead = 1, lease_until = min(lease_until, NEW.now) WHERE id = NEW.who AND dead = 0;
+    WHERE session.id = NEW.session AND dead = 0 AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor);
+    UPDATE session SET dead = 1, lease_until = min(lease_until, NEW.now) WHERE id = NEW.session AND dead = 0;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 
 -- The lease is extended, and what the worker does not know of is queued again as if it had never been claimed.
 -- Batch: ttl, held ids, pending claims. Size: the newest claim.
 -- Answer: now, alive, cancels, how many were returned, whether it shall leave.
-CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
-    UPDATE session SET lease_until = NEW.now + (NEW.batch ->> 0) WHERE id = NEW.who AND dead = 0;
+CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'beat' BEGIN
+    UPDATE session SET lease_until = NEW.now + (NEW.batch ->> 0) WHERE id = NEW.session AND dead = 0;
 
     DELETE FROM picked;
     INSERT INTO picked (id)
     SELECT r.id FROM run r INDEXED BY run_held
-    WHERE r.state = 'running' AND r.session = NEW.who AND r.claim <= NEW.size
+    WHERE r.state = 'running' AND r.session = NEW.session AND r.claim <= NEW.argument
       AND r.id NOT IN (SELECT value FROM json_each(NEW.batch, '$[1]'))
       AND r.claim NOT IN (SELECT value FROM json_each(NEW.batch, '$[2]'))
-      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0);
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0);
 
     -- What has limits leaves its gates; what goes on comes to them again, with the rank that it had.
     INSERT INTO leave_gate (kind, number, most, per, pause, ending, started_at, now)
@@ -76,13 +76,13 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_object(
         'now', NEW.now,
-        'alive', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0), 'true', 'false')),
+        'alive', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0), 'true', 'false')),
         'cancels', json((SELECT json_group_array(r.id) FROM run r INDEXED BY run_held
-              WHERE r.state = 'running' AND r.session = NEW.who AND r.cancel_at IS NOT NULL
+              WHERE r.state = 'running' AND r.session = NEW.session AND r.cancel_at IS NOT NULL
                 AND r.id IN (SELECT value FROM json_each(NEW.batch, '$[1]'))
-                AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0))),
+                AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0))),
         'returned', (SELECT count(*) FROM picked),
-        'draining', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND draining = 1),
+        'draining', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND draining = 1),
                              'true', 'false')));
 END;
 
@@ -223,20 +223,20 @@ END;
 
 -- Batch: (queue, limit, tenant), each queue once without a tenant, before those with one. Size: the number of the claim.
 -- Answer: held runs, best first.
-CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.kind = 'claim' BEGIN
+CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.procedure = 'claim' BEGIN
     DELETE FROM picked;
     DELETE FROM serving WHERE lane <> 0;
     INSERT OR IGNORE INTO serving (lane)
     SELECT l.value FROM session CROSS JOIN json_each(session.lanes) AS l
-    WHERE session.id = NEW.who AND session.lanes IS NOT NULL;
+    WHERE session.id = NEW.session AND session.lanes IS NOT NULL;
     INSERT INTO want (queue, most, tenant, now)
     SELECT i.value ->> 0, i.value ->> 1, i.value ->> 2, NEW.now FROM json_each(NEW.batch) AS i
-    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND draining = 0 AND lease_until > NEW.now);
+    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND draining = 0 AND lease_until > NEW.now);
 
     UPDATE meta SET fence_seq = fence_seq + 1 WHERE EXISTS (SELECT 1 FROM picked);
 
     UPDATE run SET state = 'running', attempt = attempt + 1, rev = rev + 1,
-                   fence = (SELECT store_epoch << 40 | fence_seq FROM meta), session = NEW.who, claim = NEW.size,
+                   fence = (SELECT store_epoch << 40 | fence_seq FROM meta), session = NEW.session, claim = NEW.argument,
                    started_at = NEW.now, attempt_until = min(NEW.now + timeout, coalesce(deadline, NEW.now + timeout))
     WHERE id IN (SELECT id FROM picked);
 
@@ -269,7 +269,7 @@ END;
 -- Attempts end, each under its own fence.
 -- Item: run, fence, outcome, state, reason, delay, result, error, fingerprint.
 -- Answer: (place, verdict) of all that were not applied. A success has no attempt, and only a success is succeeded.
-CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BEGIN
+CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.procedure = 'settle' BEGIN
     DELETE FROM settling;
 
     -- What was asked to stop and would go on has stopped now; the attempt that saw to it did not end it by itself.
@@ -321,7 +321,7 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
     WHERE EXISTS (SELECT 1 FROM edge INDEXED BY edge_undecided WHERE edge.state IS NULL)
       AND settling.state NOT IN ('scheduled', 'queued')
       AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = settling.id AND e.state IS NULL);
-    INSERT INTO tell_children (size, now) SELECT 200, NEW.now WHERE EXISTS (SELECT 1 FROM ended_parent);
+    INSERT INTO tell_children (most, now) SELECT 200, NEW.now WHERE EXISTS (SELECT 1 FROM ended_parent);
 
     INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
@@ -335,7 +335,7 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
                'duplicate', 'stale')))
     FROM (SELECT key AS n, value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS outcome
           FROM json_each(NEW.batch)) AS i
-    WHERE (SELECT count(*) FROM settling) < NEW.size
+    WHERE (SELECT count(*) FROM settling) < NEW.argument
       AND i.n IS NOT (SELECT settling.n FROM settling WHERE settling.id = i.id);
 END;
 

@@ -4,7 +4,7 @@
 -- the limits whose time has come.
 -- Who: the owner. Size: the limit. Batch: shards. Answer: now, how many, their queues, whether there are more, whether
 -- schedules are due.
-CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGIN
+CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage' BEGIN
     DELETE FROM picked;
     -- A merge of the shards' lines: whoever is taken from the front is replaced by the one behind. It looks at no more
     -- rows than it takes, however many wait. (The + lets the index be used for both columns of the comparison.)
@@ -12,8 +12,8 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
     SELECT id FROM (
         WITH RECURSIVE mine (shard) AS MATERIALIZED (
             SELECT shard.id FROM shard
-            WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND EXISTS (
-                SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)
+            WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.session AND EXISTS (
+                SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND lease_until > NEW.now)
         ), line (shard, due, id) AS (
             SELECT w.shard, w.due, w.id FROM mine CROSS JOIN waiting w ON w.id = (
                 SELECT f.id FROM waiting f INDEXED BY waiting_due
@@ -26,13 +26,13 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
                   AND (f.due, f.id) > (line.due, +line.id)
                 ORDER BY f.due, f.id LIMIT 1)
             ORDER BY 2, 3
-            LIMIT NEW.size + 1
+            LIMIT NEW.argument + 1
         )
         SELECT id FROM line
     );
 
-    INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) > NEW.size FROM picked;
-    DELETE FROM picked WHERE n > NEW.size;
+    INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) > NEW.argument FROM picked;
+    DELETE FROM picked WHERE n > NEW.argument;
 
     INSERT INTO come_due (now) VALUES (NEW.now);
     DELETE FROM passed;
@@ -51,9 +51,9 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
             SELECT 1 FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now), 'true', 'false')),
         'schedules_due', json(iif(EXISTS (
             SELECT 1 FROM shard CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = shard.id
-            WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND s.active = 1
+            WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.session AND s.active = 1
               AND s.next_fire <= NEW.now
-              AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)),
+              AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND lease_until > NEW.now)),
             'true', 'false')))
     WHERE number = NEW.number;
 END;
@@ -64,7 +64,7 @@ END;
 -- decision, reason, run, due, late, ticks, last_at, when it happens; and for a data centre that, what it requires, gate,
 -- policy.
 -- Answer: (place, runs, queues) of the applied.
-CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
+CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'fire' BEGIN
     DELETE FROM fired;
     DELETE FROM made;
     INSERT INTO lane (requires)
@@ -75,10 +75,10 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     WHERE i.value ->> 16 AND t.value ->> 10 IS NOT NULL
     ON CONFLICT DO NOTHING;
     INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate,
-                          start_within, deadline, ticks, limits, tick, now, who)
+                          start_within, deadline, ticks, limits, tick, now, session)
     SELECT i.key, i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5,
            i.value ->> 6, coalesce((SELECT l.id FROM lane l WHERE l.requires = i.value ->> 13), 0), i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
-           i.value -> 12, i.value ->> 14, i.value ->> 15, NEW.now, NEW.who
+           i.value -> 12, i.value ->> 14, i.value ->> 15, NEW.now, NEW.session
     FROM json_each(NEW.batch) AS i;
     INSERT INTO admit (now) VALUES (NEW.now);
     INSERT INTO tell (now) VALUES (NEW.now);
@@ -97,7 +97,7 @@ END;
 CREATE TEMP TRIGGER fire_one_job INSTEAD OF INSERT ON fire_job
 WHEN EXISTS (
     SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner
-    WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.who AND session.dead = 0
+    WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.session AND session.dead = 0
       AND session.lease_until > NEW.now
 ) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 8 > NEW.now) BEGIN
     INSERT INTO fired (n) VALUES (NEW.n);
@@ -205,7 +205,7 @@ END;
 
 -- Jobs are paused, resumed or cancelled. Batch: the state, ids, until when and why they are paused.
 -- Answer: (id, state) of those there are.
-CREATE TEMP TRIGGER set_jobs INSTEAD OF INSERT ON call WHEN NEW.kind = 'set_jobs' BEGIN
+CREATE TEMP TRIGGER set_jobs INSTEAD OF INSERT ON call WHEN NEW.procedure = 'set_jobs' BEGIN
     INSERT INTO set_job (id, state, resume_at, why, now)
     SELECT i.value, NEW.batch ->> 0, NEW.batch ->> 2, NEW.batch ->> 3, NEW.now FROM json_each(NEW.batch, '$[1]') AS i;
     INSERT INTO admit (now) VALUES (NEW.now);

@@ -1,7 +1,7 @@
 -- What is taken away from those who do not answer, and what is forgotten.
 
 -- Sessions whose lease has run out are buried. Size: the limit. Answer: the running runs of the dead.
-CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.kind = 'bury' BEGIN
+CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.procedure = 'bury' BEGIN
     INSERT INTO outbox (at, kind, tenant, runs)
     SELECT NEW.now, 'worker.lost', '', json_group_array(printf('%032x', session.id)) FROM session
     WHERE dead = 0 AND lease_until <= NEW.now AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor)
@@ -11,7 +11,7 @@ CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.kind = 'bury' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
     SELECT r.id FROM session CROSS JOIN run r INDEXED BY run_held ON r.session = session.id AND r.state = 'running'
-    WHERE session.dead = 1 LIMIT NEW.size;
+    WHERE session.dead = 1 LIMIT NEW.argument;
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(
@@ -24,32 +24,32 @@ END;
 -- What missed its start (skipped) or its deadline (failed) ends, and what was for one worker that has gone (skipped).
 -- Size: the limit. Batch: the fingerprint of what failed.
 -- Answer: how many.
-CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.kind = 'expire' BEGIN
+CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expire' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
     SELECT id FROM (
         SELECT id FROM (SELECT r.id AS id FROM run r INDEXED BY run_start_by
-                        WHERE r.start_by < NEW.now AND r.attempt = 0 AND r.state = 'queued' LIMIT NEW.size)
+                        WHERE r.start_by < NEW.now AND r.attempt = 0 AND r.state = 'queued' LIMIT NEW.argument)
         UNION
         SELECT id FROM (SELECT r.id AS id FROM run r INDEXED BY run_deadline
-                        WHERE r.deadline <= NEW.now AND r.state = 'queued' LIMIT NEW.size)
+                        WHERE r.deadline <= NEW.now AND r.state = 'queued' LIMIT NEW.argument)
         UNION
         SELECT id FROM (SELECT w.id AS id FROM waiting w INDEXED BY waiting_start_by
-                        WHERE w.start_by < NEW.now AND w.attempt = 0 LIMIT NEW.size)
+                        WHERE w.start_by < NEW.now AND w.attempt = 0 LIMIT NEW.argument)
         UNION
         SELECT id FROM (SELECT w.id AS id FROM waiting w INDEXED BY waiting_deadline
-                        WHERE w.deadline <= NEW.now LIMIT NEW.size)
+                        WHERE w.deadline <= NEW.now LIMIT NEW.argument)
         UNION
         SELECT id FROM (SELECT r.id AS id FROM run r INDEXED BY run_target
                         WHERE r.target IS NOT NULL AND r.state = 'queued' AND NOT EXISTS (
                             SELECT 1 FROM session WHERE session.id = CAST(r.target AS INTEGER) AND session.dead = 0)
-                        LIMIT NEW.size)
+                        LIMIT NEW.argument)
         UNION
         SELECT id FROM (SELECT w.id AS id FROM waiting w INDEXED BY waiting_target
                         WHERE w.target IS NOT NULL AND NOT EXISTS (
                             SELECT 1 FROM session WHERE session.id = CAST(w.target AS INTEGER) AND session.dead = 0)
-                        LIMIT NEW.size)
-    ) LIMIT NEW.size;
+                        LIMIT NEW.argument)
+    ) LIMIT NEW.argument;
 
     INSERT INTO end_run (id, state, reason, fingerprint, now)
     SELECT a.id, iif(a.left OR a.start_missed, 'skipped', 'failed'),
@@ -77,7 +77,7 @@ END;
 -- What is blocked by nothing is let go, and fixed delays whose run is gone tick again; looked at again in here.
 -- Batch: keys of gates, ids of jobs, numbers of limits, ended parents, as the query of the same name found them.
 -- Answer: how many there were.
-CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.kind = 'sweep' BEGIN
+CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sweep' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
     SELECT w.gate FROM json_each(NEW.batch, '$[0]') AS k CROSS JOIN waiting w INDEXED BY waiting_blocked
@@ -206,7 +206,7 @@ END;
 
 -- Every few seconds. Batch: how long keys and events are kept, and how far figures are behind.
 -- Answer: whether there is more to roll up, and what ended without an attempt.
-CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
+CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.procedure = 'tidy' BEGIN
     INSERT INTO roll_up (until) VALUES (NEW.now - (NEW.batch ->> 2));
     DELETE FROM outbox_cursor WHERE until < NEW.now;
     INSERT INTO forget_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
@@ -242,7 +242,7 @@ END;
 
 -- What was seen of the load comes under its minute, unless somebody has looked before. Batch: the minute, what was seen, and
 -- before when samples go.
-CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.kind = 'sample_load' BEGIN
+CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sample_load' BEGIN
     INSERT INTO load (at, tenant, queue, queued, running, lag)
     SELECT NEW.batch ->> 0, l.value ->> 0, l.value ->> 1, l.value ->> 2, l.value ->> 3, l.value ->> 4
     FROM json_each(NEW.batch, '$[1]') AS l
@@ -255,22 +255,22 @@ END;
 -- Size: the limit. Batch: before when the succeeded, the unsuccessful, those of the classes short, long and audit, the
 -- ledger, the figures by the minute, the sums by the day and the times by bucket go. A tick stays as long as its run at least.
 -- Answer: how many.
-CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGIN
+CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.procedure = 'prune' BEGIN
     INSERT INTO roll_up (until) VALUES (NEW.now);
     DELETE FROM picked;
     INSERT INTO picked (n, id)
     SELECT h.seq, h.id FROM history h INDEXED BY history_standard_succeeded
     WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at < (NEW.batch ->> 0)
-    ORDER BY h.finished_at LIMIT NEW.size;
+    ORDER BY h.finished_at LIMIT NEW.argument;
     INSERT INTO picked (n, id)
     SELECT h.seq, h.id FROM history h INDEXED BY history_standard_unsuccessful
     WHERE h.state <> 'succeeded' AND h.retention IS NULL AND h.finished_at < (NEW.batch ->> 1)
-    ORDER BY h.finished_at LIMIT max(0, NEW.size - (SELECT count(*) FROM picked));
+    ORDER BY h.finished_at LIMIT max(0, NEW.argument - (SELECT count(*) FROM picked));
     INSERT INTO picked (n, id)
     SELECT h.seq, h.id FROM (VALUES ('short', NEW.batch ->> 2), ('long', NEW.batch ->> 3), ('audit', NEW.batch ->> 4)) AS c
     CROSS JOIN history h INDEXED BY history_class
     ON h.retention = c.column1 AND h.finished_at < c.column2
-    LIMIT max(0, NEW.size - (SELECT count(*) FROM picked));
+    LIMIT max(0, NEW.argument - (SELECT count(*) FROM picked));
 
     INSERT INTO forget_picked (now) VALUES (NEW.now);
     DELETE FROM minute WHERE at < (NEW.batch ->> 6);
@@ -283,7 +283,7 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.kind = 'prune' BEGI
         SELECT l.job_id, l.scheduled_at FROM ledger l INDEXED BY ledger_age
         WHERE l.scheduled_at < (NEW.batch ->> 5)
           AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = l.run_id AND h.retention IN ('long', 'audit'))
-        ORDER BY l.scheduled_at LIMIT max(0, NEW.size - (SELECT r.body + 0 FROM reply r WHERE r.number = NEW.number)));
+        ORDER BY l.scheduled_at LIMIT max(0, NEW.argument - (SELECT r.body + 0 FROM reply r WHERE r.number = NEW.number)));
     UPDATE reply SET body = body + changes() WHERE number = NEW.number;
 
     -- The dead are kept for a day, and as long as runs stand under their names.

@@ -4,7 +4,7 @@ CREATE TEMP VIEW roll_up_usage (until) AS SELECT NULL;
 
 -- What attempts cost beyond their time: called after settle, in the same statement, when one of them says so.
 -- Item: as settle's, then CPU and units.
-CREATE TEMP TRIGGER spend INSTEAD OF INSERT ON call WHEN NEW.kind = 'spend' BEGIN
+CREATE TEMP TRIGGER spend INSTEAD OF INSERT ON call WHEN NEW.procedure = 'spend' BEGIN
     DELETE FROM metered;
     INSERT INTO metered (n, cpu, units) SELECT i.key, i.value ->> 9, i.value ->> 10 FROM json_each(NEW.batch) AS i;
     UPDATE history SET (cpu, units) = (

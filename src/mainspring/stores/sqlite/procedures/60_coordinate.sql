@@ -1,55 +1,55 @@
 -- Who owns which shard. A member is a session of a scheduler.
 
 -- Size: ttl. Answer: now, members, (shard, epoch) of the owned, the first end of another's lease; null for somebody who was buried.
-CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGIN
-    UPDATE session SET lease_until = NEW.now + NEW.size WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler';
+CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.procedure = 'renew' BEGIN
+    UPDATE session SET lease_until = NEW.now + NEW.argument WHERE id = NEW.session AND dead = 0 AND kind = 'scheduler';
     UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until <= NEW.now;
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, CASE WHEN EXISTS (
-        SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler'
+        SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND kind = 'scheduler'
     ) THEN json_object(
         'now', NEW.now,
         'members', json((SELECT json_group_array(id ORDER BY id) FROM session WHERE dead = 0 AND kind = 'scheduler')),
-        'owned', json((SELECT json_group_array(json_array(id, epoch)) FROM shard WHERE owner = NEW.who)),
+        'owned', json((SELECT json_group_array(json_array(id, epoch)) FROM shard WHERE owner = NEW.session)),
         'first_end', (
-            SELECT min(lease_until) - NEW.now FROM session WHERE dead = 0 AND kind = 'scheduler' AND id <> NEW.who)
+            SELECT min(lease_until) - NEW.now FROM session WHERE dead = 0 AND kind = 'scheduler' AND id <> NEW.session)
     ) ELSE 'null' END;
 END;
 
 -- Batch: shards. Answer: (shard, epoch) of what was newly taken.
-CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.kind = 'take' BEGIN
+CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.procedure = 'take' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (n)
     SELECT shard.id FROM shard
     WHERE shard.id IN (SELECT value FROM json_each(NEW.batch))
-      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND lease_until > NEW.now)
       AND NOT EXISTS (SELECT 1 FROM session WHERE id = shard.owner AND dead = 0 AND lease_until > NEW.now);
-    UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
+    UPDATE shard SET owner = NEW.session, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(shard.id, shard.epoch))
     FROM picked CROSS JOIN shard ON shard.id = picked.n;
 END;
 
 -- Batch: (shard, epoch). Answer: (shard, new epoch) of what was sealed. Who owned it before does not matter.
-CREATE TEMP TRIGGER seal INSTEAD OF INSERT ON call WHEN NEW.kind = 'seal' BEGIN
+CREATE TEMP TRIGGER seal INSTEAD OF INSERT ON call WHEN NEW.procedure = 'seal' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (n)
     SELECT shard.id FROM json_each(NEW.batch) AS given CROSS JOIN shard ON shard.id = given.value ->> 0
-    WHERE shard.epoch = given.value ->> 1 AND shard.owner IS NOT NEW.who
-      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now);
-    UPDATE shard SET owner = NEW.who, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
+    WHERE shard.epoch = given.value ->> 1 AND shard.owner IS NOT NEW.session
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND lease_until > NEW.now);
+    UPDATE shard SET owner = NEW.session, epoch = epoch + 1 WHERE id IN (SELECT n FROM picked);
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(shard.id, shard.epoch))
     FROM picked CROSS JOIN shard ON shard.id = picked.n;
 END;
 
-CREATE TEMP TRIGGER give_up INSTEAD OF INSERT ON call WHEN NEW.kind = 'give_up' BEGIN
-    UPDATE shard SET owner = NULL WHERE id IN (SELECT value FROM json_each(NEW.batch)) AND owner = NEW.who;
+CREATE TEMP TRIGGER give_up INSTEAD OF INSERT ON call WHEN NEW.procedure = 'give_up' BEGIN
+    UPDATE shard SET owner = NULL WHERE id IN (SELECT value FROM json_each(NEW.batch)) AND owner = NEW.session;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 
-CREATE TEMP TRIGGER leave INSTEAD OF INSERT ON call WHEN NEW.kind = 'leave' BEGIN
-    UPDATE shard SET owner = NULL WHERE owner = NEW.who;
-    UPDATE session SET dead = 1 WHERE id = NEW.who AND dead = 0;
+CREATE TEMP TRIGGER leave INSTEAD OF INSERT ON call WHEN NEW.procedure = 'leave' BEGIN
+    UPDATE shard SET owner = NULL WHERE owner = NEW.session;
+    UPDATE session SET dead = 1 WHERE id = NEW.session AND dead = 0;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;

@@ -4,7 +4,7 @@
 
 -- Size: how long it may be silent; negative: for ever. The first one to come moves the horizon: whoever stands before it
 -- may have missed something. (Writing and deleting a row makes sure that its position is never used.)
-CREATE TEMP TRIGGER attach_reader INSTEAD OF INSERT ON call WHEN NEW.kind = 'attach_reader' BEGIN
+CREATE TEMP TRIGGER attach_reader INSTEAD OF INSERT ON call WHEN NEW.procedure = 'attach_reader' BEGIN
     INSERT INTO outbox (position, at, kind, runs)
     SELECT max(meta.outbox_horizon, coalesce((SELECT max(o.position) FROM outbox o), 0)) + 1, NEW.now, '', '[]'
     FROM meta WHERE NOT EXISTS (SELECT 1 FROM outbox_cursor);
@@ -14,22 +14,22 @@ CREATE TEMP TRIGGER attach_reader INSTEAD OF INSERT ON call WHEN NEW.kind = 'att
 
     INSERT INTO outbox_cursor (reader, position, until)
     SELECT NEW.batch, max(meta.outbox_horizon, coalesce((SELECT max(o.position) FROM outbox o), 0)),
-           iif(NEW.size < 0, NULL, NEW.now + NEW.size)
+           iif(NEW.argument < 0, NULL, NEW.now + NEW.argument)
     FROM meta WHERE true
     ON CONFLICT DO UPDATE SET until = excluded.until;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 
 -- Size: how long events are kept.
-CREATE TEMP TRIGGER detach_reader INSTEAD OF INSERT ON call WHEN NEW.kind = 'detach_reader' BEGIN
+CREATE TEMP TRIGGER detach_reader INSTEAD OF INSERT ON call WHEN NEW.procedure = 'detach_reader' BEGIN
     DELETE FROM outbox_cursor WHERE reader = NEW.batch;
-    INSERT INTO forget_events (until) VALUES (NEW.now - NEW.size);
+    INSERT INTO forget_events (until) VALUES (NEW.now - NEW.argument);
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 
 -- Size: the position.
-CREATE TEMP TRIGGER acknowledge INSTEAD OF INSERT ON call WHEN NEW.kind = 'acknowledge' BEGIN
-    UPDATE outbox_cursor SET position = NEW.size WHERE reader = NEW.batch AND position < NEW.size;
+CREATE TEMP TRIGGER acknowledge INSTEAD OF INSERT ON call WHEN NEW.procedure = 'acknowledge' BEGIN
+    UPDATE outbox_cursor SET position = NEW.argument WHERE reader = NEW.batch AND position < NEW.argument;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 

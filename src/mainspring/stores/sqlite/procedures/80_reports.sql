@@ -1,7 +1,7 @@
 -- What attempts tell while they run. Only the attempt that runs is heard.
 -- Item: run, fence, what it tells; null is heard and not kept. Answer: whether each was heard, in order.
 
-CREATE TEMP TRIGGER report_progress INSTEAD OF INSERT ON call WHEN NEW.kind = 'report_progress' BEGIN
+CREATE TEMP TRIGGER report_progress INSTEAD OF INSERT ON call WHEN NEW.procedure = 'report_progress' BEGIN
     INSERT OR REPLACE INTO progress (run_id, told)
     SELECT r.id, json_set(i.value ->> 2, '$.at', NEW.now)
     FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
@@ -15,7 +15,7 @@ CREATE TEMP TRIGGER report_progress INSTEAD OF INSERT ON call WHEN NEW.kind = 'r
     FROM json_each(NEW.batch) AS i;
 END;
 
-CREATE TEMP TRIGGER save_checkpoints INSTEAD OF INSERT ON call WHEN NEW.kind = 'save_checkpoints' BEGIN
+CREATE TEMP TRIGGER save_checkpoints INSTEAD OF INSERT ON call WHEN NEW.procedure = 'save_checkpoints' BEGIN
     INSERT OR REPLACE INTO checkpoint (run_id, state)
     SELECT r.id, i.value ->> 2
     FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
@@ -29,7 +29,7 @@ CREATE TEMP TRIGGER save_checkpoints INSTEAD OF INSERT ON call WHEN NEW.kind = '
     FROM json_each(NEW.batch) AS i;
 END;
 
-CREATE TEMP TRIGGER append_log INSTEAD OF INSERT ON call WHEN NEW.kind = 'append_log' BEGIN
+CREATE TEMP TRIGGER append_log INSTEAD OF INSERT ON call WHEN NEW.procedure = 'append_log' BEGIN
     INSERT INTO log (run_id, position, at, attempt, text)
     SELECT a.id, a.place + coalesce((SELECT max(l.position) FROM log l WHERE l.run_id = a.id), 0), NEW.now, a.attempt,
            a.text

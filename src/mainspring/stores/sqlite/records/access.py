@@ -9,14 +9,14 @@ from mainspring.core.model.access.access import ApiKey, Tenant
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.storage.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 from mainspring.stores.changes import Change, quotas_changed, words_of_key
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.rows.access import decode_audit, decode_keys, decode_tenant, decode_tenants
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.threads import read
 
 
-class SqliteAccess(Part):
+class SqliteAccess(SqliteBase):
     async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
         def put(connection: apsw.Connection, now: Instant) -> Tenant:
             found = cast(
@@ -36,7 +36,7 @@ class SqliteAccess(Part):
             write_audit(connection, now, "tenants.put", author, [change])
             return made
 
-        return await self._work(put)
+        return await self._write(put)
 
     async def tenants(self) -> list[Tenant]:
         return decode_tenants(await self._reader.read("tenants"))
@@ -66,7 +66,7 @@ class SqliteAccess(Part):
             [kept] = decode_keys(read(connection, "keys", tenant=None, id=key.id))
             return kept
 
-        return await self._work(put)
+        return await self._write(put)
 
     async def keys(self, tenant: str | None) -> list[ApiKey]:
         return decode_keys(await self._reader.read("keys", tenant=tenant, id=None))
@@ -84,7 +84,7 @@ class SqliteAccess(Part):
                 return msgspec.structs.replace(key, revoked_at=now)
             return None
 
-        return await self._work(revoke)
+        return await self._write(revoke)
 
     async def sign_out(self, session: str, ends_at: Instant) -> None:
         def put(connection: apsw.Connection, now: Instant) -> None:
@@ -93,13 +93,13 @@ class SqliteAccess(Part):
                 "INSERT INTO signed_out (id, ends_at) VALUES (?, ?) ON CONFLICT DO NOTHING", (session, ends_at)
             )
 
-        await self._work(put)
+        await self._write(put)
 
     async def is_signed_out(self, session: str) -> bool:
-        def look(connection: apsw.Connection) -> bool:
+        def read_row(connection: apsw.Connection) -> bool:
             return connection.execute("SELECT 1 FROM signed_out WHERE id = ?", (session,)).get is not None
 
-        return await self._look(look)
+        return await self._read(read_row)
 
     async def touch_keys(self, identifiers: list[str]) -> None:
         def touch(connection: apsw.Connection, now: Instant) -> None:
@@ -109,7 +109,7 @@ class SqliteAccess(Part):
             )
 
         if identifiers:
-            await self._work(touch)
+            await self._write(touch)
 
     async def audit(
         self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
@@ -134,9 +134,9 @@ class SqliteAccess(Part):
         """  # noqa: S608
         values = {text.rpartition(":")[2]: value for text, value in given.items()}
 
-        def look(connection: apsw.Connection) -> str:
+        def read_row(connection: apsw.Connection) -> str:
             found = connection.execute(statement, {**values, "limit": limit}).get
             assert isinstance(found, str)
             return found
 
-        return decode_audit(await self._look(look))
+        return decode_audit(await self._read(read_row))

@@ -13,7 +13,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import Almanac
 from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
 from mainspring.stores.changes import Change
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.rows.encoding import decode_spec, encode
 
@@ -38,67 +38,67 @@ _CHANGED = (
 )
 
 
-class SqliteCalendars(Part):
+class SqliteCalendars(SqliteBase):
     async def calendars(self, tenant: str | None) -> list[Calendar]:
-        newest = await self._look(lambda connection: _newest(connection, None if tenant is None else [tenant]))
+        newest = await self._read(lambda connection: _read_newest(connection, None if tenant is None else [tenant]))
         return [calendar for calendar in newest if not calendar.deleted]
 
     async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
-        return await self._look(lambda connection: _read(connection, _VERSIONS, (tenant, name, limit)))
+        return await self._read(lambda connection: _read_calendars(connection, _VERSIONS, (tenant, name, limit)))
 
     async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
-        return await self._look(lambda connection: almanacs_of(_newest(connection, tenants)))
+        return await self._read(lambda connection: almanacs_of(_read_newest(connection, tenants)))
 
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
     ) -> Calendar:
         def put(connection: apsw.Connection, now: Instant) -> Calendar:
-            before = next(iter(_read(connection, _VERSIONS, (tenant, name, 1))), None)
+            before = next(iter(_read_calendars(connection, _VERSIONS, (tenant, name, 1))), None)
             made = next_version(before, tenant, name, spec, author, now, expected_version)
             if made is None:
                 assert before is not None
                 return before
-            _add(connection, before, made, author, "calendars.put")
+            _add_version(connection, before, made, author, "calendars.put")
             return made
 
-        return await self._work(put)
+        return await self._write(put)
 
     async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
         def delete(connection: apsw.Connection, now: Instant) -> bool:
-            before = next(iter(_read(connection, _VERSIONS, (tenant, name, 1))), None)
+            before = next(iter(_read_calendars(connection, _VERSIONS, (tenant, name, 1))), None)
             if before is None or before.deleted:
                 return False
             users = [(str(user), decode_spec(str(spec))) for user, spec in connection.execute(_USERS, (tenant,))]
             refuse_used(name, [user for user, spec in users if name in spec.calendars])
-            _add(connection, before, gone(before, author, now), author, "calendars.delete")
+            _add_version(connection, before, gone(before, author, now), author, "calendars.delete")
             return True
 
-        return await self._work(delete)
+        return await self._write(delete)
 
 
-def mind_calendars(connection: apsw.Connection, job: NewJob) -> None:
+def check_calendars_exist(connection: apsw.Connection, job: NewJob) -> None:
     """Refuse a job that names a calendar that does not exist."""
     if job.spec.calendars:
-        newest = _newest(connection, [job.tenant])
+        newest = _read_newest(connection, [job.tenant])
         refuse_unknown(job.spec, {calendar.name for calendar in newest if not calendar.deleted})
 
 
-def calendar_rev(connection: apsw.Connection, tenant: str) -> int:
+def count_calendar_changes(connection: apsw.Connection, tenant: str) -> int:
     """Return how many times the calendars of a tenant have changed: each version is one change."""
     count = connection.execute("SELECT count(*) FROM calendar WHERE tenant = ?", (tenant,)).get
     assert isinstance(count, int)
     return count
 
 
-def _newest(connection: apsw.Connection, tenants: Collection[str] | None) -> list[Calendar]:
-    return _read(connection, _NEWEST, (None if tenants is None else encode(list(tenants)),))
+def _read_newest(connection: apsw.Connection, tenants: Collection[str] | None) -> list[Calendar]:
+    return _read_calendars(connection, _NEWEST, (None if tenants is None else encode(list(tenants)),))
 
 
-def _read(connection: apsw.Connection, query: str, bindings: tuple[str | int | None, ...]) -> list[Calendar]:
-    return [_calendar(*row) for row in connection.execute(query, bindings)]
+def _read_calendars(connection: apsw.Connection, query: str, bindings: tuple[str | int | None, ...]) -> list[Calendar]:
+    return [_build_calendar(*row) for row in connection.execute(query, bindings)]
 
 
-def _calendar(
+def _build_calendar(
     tenant: Any, name: Any, version: Any, spec: Any, deleted: Any, made_by: Any, why: Any, made_at: Any
 ) -> Calendar:
     return Calendar(
@@ -113,7 +113,9 @@ def _calendar(
     )
 
 
-def _add(connection: apsw.Connection, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
+def _add_version(
+    connection: apsw.Connection, before: Calendar | None, made: Calendar, author: Author, action: str
+) -> None:
     connection.execute(
         "INSERT INTO calendar (tenant, name, version, spec, deleted, made_by, why, made_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -128,6 +130,6 @@ def _add(connection: apsw.Connection, before: Calendar | None, made: Calendar, a
             made.made_at,
         ),
     )
-    connection.execute(_CHANGED, (made.tenant, calendar_rev(connection, made.tenant), made.made_at))
+    connection.execute(_CHANGED, (made.tenant, count_calendar_changes(connection, made.tenant), made.made_at))
     changes = [Change(made.tenant, made.name, *calendar_differs(before, made))]
     write_audit(connection, made.made_at, action, author, changes)

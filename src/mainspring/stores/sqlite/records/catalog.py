@@ -15,7 +15,7 @@ from mainspring.core.ports.storage.catalog import (
     RunFilter,
     Standings,
 )
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.records.list_queries import (
     Values,
     build_from_clause,
@@ -33,7 +33,7 @@ from mainspring.stores.sqlite.rows.views import (
     decode_standings,
 )
 from mainspring.stores.sqlite.threads import read
-from mainspring.stores.sqlite.work.jobs import stored_jobs
+from mainspring.stores.sqlite.work.jobs import read_jobs
 
 #: Counts the dead letters ``s`` of each recent hour, oldest hour first.
 _TREND = ", ".join(
@@ -42,13 +42,13 @@ _TREND = ", ".join(
 )
 
 
-class SqliteCatalog(Part):
+class SqliteCatalog(SqliteBase):
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
         def look(connection: apsw.Connection) -> tuple[str, list[str], str | None]:
             ids, cursor = read_page(connection, build_run_source(wanted, after), build_run_filters(wanted), limit)
             return read(connection, "runs", ids=encode(ids), payloads=0, results=0), ids, cursor
 
-        text, ids, cursor = await self._look(look)
+        text, ids, cursor = await self._read(look)
         views = decode_run_views(text)
         return Page([views[RunId(run)] for run in ids], cursor)
 
@@ -56,7 +56,7 @@ class SqliteCatalog(Part):
         source, filters = build_run_source(wanted, None), build_run_filters(wanted)
         text = f"SELECT count(*) FROM (SELECT 1 {build_from_clause(source, filters)} LIMIT :at_most)"  # noqa: S608
         values: Values = {**source.values, **filters.values, "at_most": at_most}
-        return await self._look(lambda connection: int(str(connection.execute(text, values).get)))
+        return await self._read(lambda connection: int(str(connection.execute(text, values).get)))
 
     async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
         source = build_run_source(RunFilter(tenant=tenant, tag=tag, since=since), None)
@@ -68,16 +68,16 @@ class SqliteCatalog(Part):
                 'replays', json((SELECT json_group_object(replay_of, id) FROM found WHERE replay_of IS NOT NULL)))
         """  # noqa: S608
         values: Values = {**source.values, "limit": limit}
-        return decode_standings(await self._look(lambda connection: str(connection.execute(text, values).get)))
+        return decode_standings(await self._read(lambda connection: str(connection.execute(text, values).get)))
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         def look(connection: apsw.Connection) -> Page[Job]:
             ids, cursor = read_page(connection, build_job_source(wanted, after), build_job_filters(wanted), limit)
-            stored = stored_jobs(connection, [JobId(job) for job in ids], payloads=False)
+            stored = read_jobs(connection, [JobId(job) for job in ids], payloads=False)
             by_id = {str(job.id): job for job in stored}
             return Page([by_id[job] for job in ids if job in by_id], cursor)
 
-        return await self._look(look)
+        return await self._read(look)
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:
         return decode_number(await self._reader.read("count_jobs", tenant=tenant, at_most=at_most))
@@ -102,4 +102,4 @@ class SqliteCatalog(Part):
             ) AS g CROSS JOIN history h ON h.id = g.sample
         """  # noqa: S608
         values: Values = {**source.values, **filters.values, "limit": limit, "trend_now": self._time.now()}
-        return decode_dead_groups(await self._look(lambda connection: str(connection.execute(text, values).get)))
+        return decode_dead_groups(await self._read(lambda connection: str(connection.execute(text, values).get)))

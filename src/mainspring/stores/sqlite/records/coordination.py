@@ -10,12 +10,12 @@ from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.schedules.cron import find_zone_database
 from mainspring.core.ports.storage.coordination import Membership
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_epochs, decode_renewal
 from mainspring.stores.sqlite.rows.encoding import encode
 
 
-class SqliteCoordination(Part):
+class SqliteCoordination(SqliteBase):
     async def join(self, name: str, ttl: Micros) -> SessionId:
         batch = encode((name, "scheduler", ttl, "", "", (), (), "", "", (), (), None))
         session = SessionId(int(await self._writer.call("open_session", batch)))
@@ -25,21 +25,21 @@ class SqliteCoordination(Part):
         def note(connection: apsw.Connection, _: Instant) -> None:
             connection.execute("UPDATE session SET tzdata = ? WHERE id = ?", (version, session))
 
-        await self._work(note)
+        await self._write(note)
         return session
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
-        answer = decode_renewal(await self._writer.call("renew", who=member, size=ttl))
+        answer = decode_renewal(await self._writer.call("renew", session=member, argument=ttl))
         if answer is None:
             raise Fenced(f"member {member} is not one any more")
         owned = {row.shard: row.epoch for row in answer.owned}
         return Membership(now=answer.now, members=answer.members, owned=owned, first_end=answer.first_end)
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
-        return decode_epochs(await self._writer.call("take", encode(list(shards)), who=member))
+        return decode_epochs(await self._writer.call("take", encode(list(shards)), session=member))
 
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
-        await self._writer.call("give_up", encode(list(shards)), who=member)
+        await self._writer.call("give_up", encode(list(shards)), session=member)
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         def tell(connection: apsw.Connection, _: Instant) -> None:
@@ -48,10 +48,10 @@ class SqliteCoordination(Part):
                 statement, [(reading.offset, reading.error, tzdata, session) for session in sessions]
             )
 
-        await self._work(tell)
+        await self._write(tell)
 
     async def leave(self, member: SessionId) -> None:
-        await self._writer.call("leave", who=member)
+        await self._writer.call("leave", session=member)
 
     async def identity(self) -> str:
         return await self._reader.read("store_id")
@@ -61,4 +61,4 @@ class SqliteCoordination(Part):
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
         batch = encode(list(epochs.items()))
-        return decode_epochs(await self._writer.call("seal", batch, who=member))
+        return decode_epochs(await self._writer.call("seal", batch, session=member))

@@ -9,8 +9,8 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.cluster.datacenters import preference_of, serving
 from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.fetch import fetch_rows
-from mainspring.stores.sqlite.part import Part
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.views import decode_process_loads, decode_processes
 
@@ -29,7 +29,7 @@ _decode_orders = msgspec.json.Decoder(list[_OrderRow]).decode
 _decode_words = msgspec.json.Decoder(list[str]).decode
 
 
-class SqliteDatacenters(Part):
+class SqliteDatacenters(SqliteBase):
     async def places(self) -> list[Place]:
         return decode_processes(await self._reader.read("places", now=self._time.now()))
 
@@ -38,7 +38,7 @@ class SqliteDatacenters(Part):
             told = (datacenter, version, session)
             connection.execute("UPDATE session SET datacenter = ?, version = ? WHERE id = ?", told)
 
-        await self._work(say)
+        await self._write(say)
 
     async def place_loads(self) -> list[PlaceLoad]:
         return decode_process_loads(await self._reader.read("place_loads"))
@@ -62,7 +62,7 @@ class SqliteDatacenters(Part):
         orders = {row.label_set: _serve(row, seen, now) for row in rows}
         mismatched = await self._reader.read("unshared_orders", orders=_encode_orders(orders), now=now)
         if mismatched != "0" or any(orders[row.label_set].serving != row.serving for row in rows):
-            await self._work(lambda connection, now: _store_orders(connection, rows, orders, now))
+            await self._write(lambda connection, now: _store_orders(connection, rows, orders, now))
         return list({order.word: order for order in orders.values()}.values())
 
 

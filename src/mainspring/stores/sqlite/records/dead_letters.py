@@ -9,10 +9,10 @@ import msgspec
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Instant, Micros
 from mainspring.core.model.runs.dead_letters import QUIET, Watch, watch
 from mainspring.core.model.runs.replay import Replay
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 
 #: How far the watch lags: processes that share a file do not agree on the time to the microsecond.
-_BEHIND: Micros = 15 * SECOND
+_LAG: Micros = 15 * SECOND
 _KEPT: Micros = 30 * DAY
 _IDLE: Micros = HOUR
 _decode = msgspec.json.Decoder(Replay).decode
@@ -27,9 +27,9 @@ _NEWLY_DEAD = """
 """
 
 
-class SqliteDeadLetters(Part):
+class SqliteDeadLetters(SqliteBase):
     async def watch_dead_letters(self) -> int:
-        return await self._work(_watch)
+        return await self._write(_watch_groups)
 
     async def put_replay(self, replay: Replay) -> None:
         values = (replay.id, replay.tenant, replay.is_open, replay.rev, replay.ended_at, _encode(replay))
@@ -41,7 +41,7 @@ class SqliteDeadLetters(Part):
                 values,
             )
 
-        await self._work(put)
+        await self._write(put)
 
     async def move_replay(self, replay: Replay) -> bool:
         values = (replay.is_open, replay.rev + 1, replay.ended_at, _encode(replay), replay.id, replay.rev)
@@ -52,20 +52,20 @@ class SqliteDeadLetters(Part):
             )
             return connection.changes() > 0
 
-        return await self._work(move)
+        return await self._write(move)
 
     async def open_replays(self) -> Sequence[Replay]:
-        return await self._replays("open = 1 ORDER BY id LIMIT 100", ())
+        return await self._read_replays("open = 1 ORDER BY id LIMIT 100", ())
 
     async def replays(self, tenant: str | None, limit: int) -> Sequence[Replay]:
-        return await self._replays("?1 IS NULL OR tenant = ?1 ORDER BY id DESC LIMIT ?2", (tenant, limit))
+        return await self._read_replays("?1 IS NULL OR tenant = ?1 ORDER BY id DESC LIMIT ?2", (tenant, limit))
 
     async def replay(self, identifier: str) -> Replay | None:
-        return next(iter(await self._replays("id = ?", (identifier,))), None)
+        return next(iter(await self._read_replays("id = ?", (identifier,))), None)
 
-    async def _replays(self, wanted: str, values: tuple[str | int | None, ...]) -> list[Replay]:
+    async def _read_replays(self, wanted: str, values: tuple[str | int | None, ...]) -> list[Replay]:
         text = f"SELECT rev, record FROM replay WHERE {wanted}"  # noqa: S608
-        found = await self._look(lambda connection: connection.execute(text, values).fetchall())
+        found = await self._read(lambda connection: connection.execute(text, values).fetchall())
         return [msgspec.structs.replace(_decode(cast("str", record)), rev=cast("int", rev)) for rev, record in found]
 
 
@@ -73,8 +73,8 @@ def _encode(replay: Replay) -> str:
     return msgspec.json.encode(replay).decode()
 
 
-def _watch(connection: apsw.Connection, now: Instant) -> int:
-    until = now - _BEHIND
+def _watch_groups(connection: apsw.Connection, now: Instant) -> int:
+    until = now - _LAG
     since = cast("int", connection.execute("SELECT until FROM dead_watch").get)
     alarms = 0
     groups = connection.execute(_NEWLY_DEAD, (since, until)).fetchall()

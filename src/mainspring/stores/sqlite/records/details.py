@@ -15,7 +15,7 @@ from mainspring.core.ports.storage.catalog import (
     SessionView,
 )
 from mainspring.core.store import EventBatch
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import (
     decode_number_or_none,
 )
@@ -37,7 +37,7 @@ _NEWEST = 2**63 - 1
 _is_position = re.compile("[0-9]{20}").fullmatch
 
 
-class SqliteDetails(Part):
+class SqliteDetails(SqliteBase):
     async def ahead_of(self, run: RunId) -> int | None:
         return decode_number_or_none(await self._reader.read("ahead_of", run=run, limit=_MAX_COUNT))
 

@@ -6,7 +6,7 @@ from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.jobs import decode_ledger
 from mainspring.stores.sqlite.rows.views import decode_sessions
 
@@ -19,7 +19,7 @@ class _BackfilledRow(msgspec.Struct, frozen=True):
 _decode_backfilled = msgspec.json.Decoder(list[_BackfilledRow]).decode
 
 
-class SqliteExplaining(Part):
+class SqliteExplaining(SqliteBase):
     async def holder_of(self, run: RunId) -> RunId | None:
         found = await self._reader.read("holder_of", run=run)
         return RunId(found) if found else None

@@ -7,7 +7,7 @@ from mainspring.core.ports.storage.catalog import (
     Minute,
     Timings,
 )
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.views import (
     decode_due_minutes,
@@ -17,7 +17,7 @@ from mainspring.stores.sqlite.rows.views import (
 )
 
 
-class SqliteMetrics(Part):
+class SqliteMetrics(SqliteBase):
     async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
         text = await self._reader.read("minutes", tenant=tenant, since=since, until=until, step=step)
         return decode_minutes(text)

@@ -7,13 +7,13 @@ import apsw
 
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.storage.notifications import NotificationRows
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 
 #: Name of the row that holds the number of changes. No other row has this name.
 _REV = ""
 
 
-class SqliteNotifications(Part):
+class SqliteNotifications(SqliteBase):
     async def notification_rows(self) -> NotificationRows:
         def look(connection: apsw.Connection) -> NotificationRows:
             query = "SELECT name, rev, body FROM notification"
@@ -21,7 +21,7 @@ class SqliteNotifications(Part):
             rev = next((rev for name, rev, _ in found if name == _REV), 0)
             return NotificationRows(rev, {name: body.encode() for name, _, body in found if name != _REV})
 
-        return await self._look(look)
+        return await self._read(look)
 
     async def change_notification_rows(self, rev: int, changes: Mapping[str, bytes | None]) -> bool:
         def change(connection: apsw.Connection, now: Instant) -> bool:
@@ -38,4 +38,4 @@ class SqliteNotifications(Part):
             connection.executemany("DELETE FROM notification WHERE name = ?", gone)
             return True
 
-        return await self._work(change)
+        return await self._write(change)

@@ -20,13 +20,13 @@ from mainspring.stores.sqlite.records.audit import find_state_changes, write_aud
 from mainspring.stores.sqlite.rows.answers import decode_new_states, decode_stored_states
 from mainspring.stores.sqlite.rows.encoding import encode, encode_bytes
 from mainspring.stores.sqlite.rows.runs import decode_run_views
-from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures, read
 from mainspring.stores.sqlite.work.editing import edit, set_about
-from mainspring.stores.sqlite.work.jobs import add_version, stored_jobs
+from mainspring.stores.sqlite.work.jobs import add_version, read_jobs
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
 #: Later than any instant.
-_EVER: Instant = 2**62
+_LATEST: Instant = 2**62
 
 
 #: Values of ``dead`` for a dead letter and for a discarded one. All other ended runs have 0.
@@ -36,14 +36,14 @@ _OPEN, _DISCARDED = 1, 2
 class SqliteOperations(SqliteQueues):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         await self._mark_weighted([run.queue] if run.policy.weight > 1 else [])
-        return await self._work(lambda connection, now: edit(connection, run, author, was, now))
+        return await self._write(lambda connection, now: edit(connection, run, author, was, now))
 
     async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
         for end in ends:
             end.check()
         known = {end.run: end for end in ends}
         ids = encode(list(known))
-        call = Call("finish", encode([_end_item(end) for end in known.values()]))
+        call = ProcedureCall("finish", encode([_build_end_item(end) for end in known.values()]))
 
         def finish(connection: apsw.Connection, now: Instant) -> dict[RunId, RunState]:
             before = decode_stored_states(read(connection, "run_states", ids=ids))
@@ -52,17 +52,19 @@ class SqliteOperations(SqliteQueues):
             write_audit(connection, now, "runs.finish", author, find_state_changes(before, after))
             return after
 
-        return await self._work(finish)
+        return await self._write(finish)
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
-        return await self._deal_with("runs.discard", _OPEN, _DISCARDED, runs, author)
+        return await self._change_dead_letters("runs.discard", _OPEN, _DISCARDED, runs, author)
 
     async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
-        return await self._deal_with("runs.bring_back", _DISCARDED, _OPEN, runs, author)
+        return await self._change_dead_letters("runs.bring_back", _DISCARDED, _OPEN, runs, author)
 
-    async def _deal_with(self, action: str, was: int, becomes: int, runs: Collection[RunId], author: Author) -> int:
+    async def _change_dead_letters(
+        self, action: str, was: int, becomes: int, runs: Collection[RunId], author: Author
+    ) -> int:
         def work(connection: apsw.Connection, now: Instant) -> int:
-            meant = _pairs(
+            meant = _read_targets(
                 connection,
                 "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value"
                 " WHERE h.dead = ? ORDER BY i.key",
@@ -76,7 +78,7 @@ class SqliteOperations(SqliteQueues):
             write_audit(connection, now, action, author, [Change(*pair) for pair in meant])
             return len(meant)
 
-        return await self._work(work)
+        return await self._write(work)
 
     async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
         def purge(connection: apsw.Connection, now: Instant) -> list[str]:
@@ -87,7 +89,7 @@ class SqliteOperations(SqliteQueues):
             write_audit(connection, now, "jobs.purge", author, gone)
             return [change.target for change in gone]
 
-        return await self._work(purge)
+        return await self._write(purge)
 
     async def retag(
         self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author
@@ -95,7 +97,7 @@ class SqliteOperations(SqliteQueues):
         def retag(connection: apsw.Connection, now: Instant) -> int:
             order = list(dict.fromkeys(str(identifier) for identifier in ids))
             views = decode_run_views(read(connection, "runs", ids=encode(order), payloads=0, results=0))
-            jobs = {job.id: job for job in stored_jobs(connection, [JobId(job) for job in order])}
+            jobs = {job.id: job for job in read_jobs(connection, [JobId(job) for job in order])}
             changes: list[Change] = []
             for identifier in order:
                 run, job = views.get(RunId(identifier)), jobs.get(JobId(identifier))
@@ -103,20 +105,20 @@ class SqliteOperations(SqliteQueues):
                     about = run.about or About()
                     tags = retagged(about.tags, add, remove)
                     if tags is not None:
-                        changes.append(_retag(run.tenant, run.id, about.tags, tags))
+                        changes.append(_describe_retag(run.tenant, run.id, about.tags, tags))
                         changed = msgspec.structs.replace(about, tags=tags)
                         set_about(connection, run, None if changed == About() else changed)
                 if job is not None and author.tenant in (None, job.tenant):
                     tags = retagged(job.spec.tags, add, remove)
                     if tags is not None:
-                        changes.append(_retag(job.tenant, job.id, job.spec.tags, tags))
+                        changes.append(_describe_retag(job.tenant, job.id, job.spec.tags, tags))
                         spec = msgspec.structs.replace(job.spec, tags=tags)
                         payload = encode_bytes(job.payload)
                         add_version(connection, job.id, job.version + 1, spec, payload, author, now)
             write_audit(connection, now, "jobs.retag", author, changes)
             return len(changes)
 
-        return await self._work(retag)
+        return await self._write(retag)
 
     async def pause(self, pause: Pause, author: Author) -> None:
         tenant, queue = pause.tenant or "", pause.queue or ""
@@ -131,7 +133,7 @@ class SqliteOperations(SqliteQueues):
             if connection.changes():
                 write_audit(connection, now, "queues.pause", author, [Change(tenant, queue or "*")])
 
-        await self._work(put)
+        await self._write(put)
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         def lift(connection: apsw.Connection, now: Instant) -> bool:
@@ -150,7 +152,7 @@ class SqliteOperations(SqliteQueues):
                 write_audit(connection, now, "queues.resume", author, [Change(tenant or "", queue or "*")])
             return lifted
 
-        return await self._work(lift)
+        return await self._write(lift)
 
     async def drain(self, worker: SessionId, author: Author) -> bool:
         def drain(connection: apsw.Connection, now: Instant) -> bool:
@@ -163,7 +165,7 @@ class SqliteOperations(SqliteQueues):
                 write_audit(connection, now, "workers.drain", author, [Change("", str(worker))])
             return draining is not None
 
-        return await self._work(drain)
+        return await self._write(drain)
 
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
         def revoke(connection: apsw.Connection, now: Instant) -> Instant | None:
@@ -177,10 +179,10 @@ class SqliteOperations(SqliteQueues):
             write_audit(connection, now, "schedulers.revoke", author, [Change("", str(scheduler))])
             return now
 
-        return await self._work(revoke)
+        return await self._write(revoke)
 
 
-def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
+def _describe_retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
     return Change(tenant, target, *(what_differs({"tags": before}, {"tags": after}) or ()))
 
 
@@ -189,7 +191,7 @@ def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, 
 
 def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> list[tuple[str, str]]:
     """Delete the runs that have ended; return (tenant, id) of each."""
-    ended = _pairs(
+    ended = _read_targets(
         connection, "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value", ids
     )
     if ended:
@@ -198,7 +200,7 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
             "SELECT history_counted < (SELECT max(seq) FROM history)"
             " OR EXISTS (SELECT 1 FROM attempt INDEXED BY attempt_uncounted WHERE counted = 0) FROM meta"
         ).get:
-            connection.execute("INSERT INTO roll_up (until) VALUES (?)", (_EVER,))
+            connection.execute("INSERT INTO roll_up (until) VALUES (?)", (_LATEST,))
         connection.execute("DELETE FROM picked")
         connection.execute(
             "INSERT INTO picked (n, id)"
@@ -211,7 +213,7 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
 
 def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, str]]:
     """Delete the jobs that have ended; return (tenant, id) of each. Their runs stay, with the payloads they need."""
-    over = _pairs(
+    over = _read_targets(
         connection,
         "SELECT j.tenant, j.id FROM json_each(?) AS i CROSS JOIN job j ON j.id = i.value"
         " WHERE j.state IN ('cancelled', 'finished')",
@@ -231,10 +233,10 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
     return over
 
 
-def _pairs(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
+def _read_targets(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
     return [cast("tuple[str, str]", row) for row in connection.execute(statement, (encode(list(ids)), *more))]
 
 
-def _end_item(end: KnownEnd) -> tuple[str, str, str, str | None, str | None, str | None]:
+def _build_end_item(end: KnownEnd) -> tuple[str, str, str, str | None, str | None, str | None]:
     result = None if end.result is None else encode_bytes(end.result)
     return end.run, end.state.value, end.reason, result, end.error, end.fingerprint or None

@@ -10,7 +10,7 @@ from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_strings
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.events import decode_events, decode_readers, decode_run_facts, decode_worker_facts
@@ -19,14 +19,14 @@ from mainspring.stores.sqlite.rows.runs import decode_hints, decode_run_views
 from mainspring.stores.sqlite.rows.views import decode_attempts, decode_depths
 
 
-class SqliteReading(Part):
+class SqliteReading(SqliteBase):
     async def now(self) -> Instant:
         self._guard.check()
         return self._time.now()
 
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
-        asked = encode(list(dict.fromkeys(ids)))
-        found = decode_run_views(await self._reader.read("runs", ids=asked, payloads=int(payloads), results=1))
+        wanted = encode(list(dict.fromkeys(ids)))
+        found = decode_run_views(await self._reader.read("runs", ids=wanted, payloads=int(payloads), results=1))
         return [found.get(run) for run in ids]
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
@@ -45,22 +45,22 @@ class SqliteReading(Part):
         return decode_ledger(await self._reader.read("ledger", job=job, since=since, until=until, limit=limit))
 
     async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
-        asked = encode(list(dict.fromkeys(jobs)))
+        wanted = encode(list(dict.fromkeys(jobs)))
         found: dict[JobId, list[LedgerEntry]] = {}
-        for entry in decode_ledger(await self._reader.read("last_ticks", jobs=asked, limit=limit)):
+        for entry in decode_ledger(await self._reader.read("last_ticks", jobs=wanted, limit=limit)):
             found.setdefault(entry.job_id, []).append(entry)
         return [found.get(job, [])[-limit:] for job in jobs]
 
     async def parents(self, run: RunId) -> list[RunView]:
-        return await self._those(await self._reader.read("parents", run=run))
+        return await self._read_views(await self._reader.read("parents", run=run))
 
     async def parent_ids(self, run: RunId) -> list[RunId]:
         return [RunId(parent) for parent in decode_strings(await self._reader.read("parents", run=run))]
 
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
-        return await self._those(await self._reader.read("children", run=run, after=after or "", limit=limit))
+        return await self._read_views(await self._reader.read("children", run=run, after=after or "", limit=limit))
 
-    async def _those(self, ids: str) -> list[RunView]:
+    async def _read_views(self, ids: str) -> list[RunView]:
         views = await self.runs([RunId(run) for run in decode_strings(ids)])
         return [view for view in views if view is not None]
 
@@ -70,7 +70,7 @@ class SqliteReading(Part):
         return decode_depths(await self._reader.read("depths_of", tenant=tenant, now=self._time.now()))
 
 
-class SqliteOutbox(Part):
+class SqliteOutbox(SqliteBase):
     async def hint_key(self) -> str:
         return await self._reader.read("hint_key")
 
@@ -95,13 +95,13 @@ class SqliteOutbox(Part):
         return decode_readers(await self._reader.read("readers"))
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
-        await self._writer.call("attach_reader", name, size=-1 if ttl is None else ttl)
+        await self._writer.call("attach_reader", name, argument=-1 if ttl is None else ttl)
 
     async def detach_reader(self, name: str) -> None:
-        await self._writer.call("detach_reader", name, size=EVENTS_KEPT)
+        await self._writer.call("detach_reader", name, argument=EVENTS_KEPT)
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
         return decode_events(await self._reader.read("events", reader=name, limit=limit))
 
     async def acknowledge(self, name: str, position: str) -> None:
-        await self._writer.call("acknowledge", name, size=int(position))
+        await self._writer.call("acknowledge", name, argument=int(position))

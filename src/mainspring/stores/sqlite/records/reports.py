@@ -15,7 +15,7 @@ from mainspring.core.ports.storage.catalog import (
     ProgressReport,
 )
 from mainspring.stores.log_bounds import DayRoom, LogRoom
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_flags, decode_ids
 from mainspring.stores.sqlite.rows.encoding import encode, encode_bytes
 from mainspring.stores.sqlite.rows.views import (
@@ -23,7 +23,7 @@ from mainspring.stores.sqlite.rows.views import (
 )
 
 
-class SqliteReports(Part):
+class SqliteReports(SqliteBase):
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
         if not progress:
             return []
@@ -71,4 +71,4 @@ class SqliteReports(Part):
                 "DELETE FROM log WHERE run_id IN (SELECT value FROM json_each(?))", (encode(list(runs)),)
             )
 
-        await self._work(forget)
+        await self._write(forget)

@@ -10,9 +10,9 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.ports.storage.slos import SloDue, SloSettled
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.encoding import encode
-from mainspring.stores.sqlite.work.jobs import stored_jobs
+from mainspring.stores.sqlite.work.jobs import read_jobs
 
 _decode = msgspec.json.Decoder(SloState).decode
 # The newest 1,000 runs suffice to find the last success, and bound the cost of the query.
@@ -22,11 +22,11 @@ _LAST_SUCCESS = (
 )
 
 
-class SqliteSlos(Part):
+class SqliteSlos(SqliteBase):
     async def slos_due(self, limit: int) -> list[SloDue]:
         now = self._time.now()
 
-        def look(connection: apsw.Connection) -> list[SloDue]:
+        def read_due(connection: apsw.Connection) -> list[SloDue]:
             query = "SELECT job_id, rev, state FROM slo WHERE next_check <= ? ORDER BY next_check LIMIT ?"
             found = {
                 job: (rev, state)
@@ -41,39 +41,39 @@ class SqliteSlos(Part):
                     rev=found[job.id][0],
                     last_success=cast("Instant | None", connection.execute(_LAST_SUCCESS, (job.id,)).get),
                 )
-                for job in stored_jobs(connection, list(found), payloads=False)
+                for job in read_jobs(connection, list(found), payloads=False)
             ]
 
-        return await self._look(look)
+        return await self._read(read_due)
 
     async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
         def complete(connection: apsw.Connection, now: Instant) -> int:
-            heard = 0
-            for one in settled:
+            accepted = 0
+            for evaluation in settled:
                 known = "SELECT tenant FROM slo WHERE job_id = ? AND rev = ?"
-                tenant = connection.execute(known, (one.job, one.rev)).get
+                tenant = connection.execute(known, (evaluation.job, evaluation.rev)).get
                 if tenant is None:
                     continue
-                heard += 1
-                if one.next_check is None:
-                    connection.execute("DELETE FROM slo WHERE job_id = ?", (one.job,))
+                accepted += 1
+                if evaluation.next_check is None:
+                    connection.execute("DELETE FROM slo WHERE job_id = ?", (evaluation.job,))
                 else:
                     connection.execute(
                         "UPDATE slo SET rev = rev + 1, next_check = ?, state = ? WHERE job_id = ?",
-                        (one.next_check, encode(one.state), one.job),
+                        (evaluation.next_check, encode(evaluation.state), evaluation.job),
                     )
                 connection.executemany(
                     "INSERT INTO outbox (at, kind, tenant, runs) SELECT ?, ?, ?, json_array(?)"
                     " WHERE EXISTS (SELECT 1 FROM outbox_cursor)",
-                    [(now, event, str(tenant), one.job) for event in one.events],
+                    [(now, event, str(tenant), evaluation.job) for event in evaluation.events],
                 )
-            return heard
+            return accepted
 
-        return await self._work(complete)
+        return await self._write(complete)
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         query = "SELECT s.job_id, s.state FROM json_each(?) AS i CROSS JOIN slo s ON s.job_id = i.value"
-        found = await self._look(
+        found = await self._read(
             lambda connection: cast("list[tuple[JobId, str]]", list(connection.execute(query, (encode(list(jobs)),))))
         )
         return {job: _decode(state) for job, state in found}
@@ -84,7 +84,7 @@ class SqliteSlos(Part):
             "SELECT job_id, state FROM slo WHERE (?1 IS NULL OR tenant = ?1)"
             " AND (instr(state, '\"late_since\"') OR instr(state, '\"quiet_since\"')) ORDER BY job_id LIMIT ?2"
         )
-        found = await self._look(
+        found = await self._read(
             lambda connection: cast("list[tuple[JobId, str]]", list(connection.execute(query, (tenant, limit))))
         )
         return {job: _decode(state) for job, state in found}

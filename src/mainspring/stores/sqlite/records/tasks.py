@@ -7,7 +7,7 @@ import apsw
 
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.tasks.task_entry import KnownTask, TaskEntry, check_registration
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.tasks import read_tasks
 
 _PUT = """
@@ -20,7 +20,7 @@ WHERE t.body <> excluded.body
 _LIST = "SELECT rev, version, body, registered_by, registered_at FROM task WHERE rev > ? ORDER BY rev"
 
 
-class SqliteTasks(Part):
+class SqliteTasks(SqliteBase):
     async def register_tasks(self, entries: Sequence[TaskEntry], worker: str) -> int:
         check_registration(entries, worker)
 
@@ -30,11 +30,11 @@ class SqliteTasks(Part):
                 connection.execute(_PUT, (entry.name, entry.encode().decode(), worker, now))
             return connection.total_changes() - before
 
-        return await self._work(put)
+        return await self._write(put)
 
     async def list_tasks(self, after: int = 0) -> list[KnownTask]:
         def look(connection: apsw.Connection) -> list[tuple[int, int, str, str, int]]:
             return cast("list[tuple[int, int, str, str, int]]", list(connection.execute(_LIST, (after,))))
 
-        rows = await self._look(look)
+        rows = await self._read(look)
         return read_tasks((rev, version, body.encode(), worker, at) for rev, version, body, worker, at in rows)

@@ -11,14 +11,14 @@ from mainspring.core.model.limits.budget import Budget, BudgetStatus
 from mainspring.core.model.runs.usage import GroupBy, Usage
 from mainspring.core.ports.storage.access import Author
 from mainspring.stores.changes import Change, what_differs
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.records.audit import write_audit
 
 _COLUMNS = {"job": "job_id", "task": "task", "tenant": "tenant"}
-_STATUS = "SELECT spec, id, state, since, spent, held FROM budget"
+_SELECT_STATUS = "SELECT spec, id, state, since, spent, held FROM budget"
 
 
-class SqliteUsage(Part):
+class SqliteUsage(SqliteBase):
     async def usage(
         self, tenant: str | None, since: Instant, until: Instant, by: GroupBy, *, key: str = "", limit: int = 10_000
     ) -> list[Usage]:
@@ -28,7 +28,7 @@ class SqliteUsage(Part):
             GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT ?5
         """  # noqa: S608
         values = (since, until, tenant, key, limit)
-        return await self._look(
+        return await self._read(
             lambda connection: [
                 Usage(day=day, tenant=owner, key=of, unit=unit, amount=amount)
                 for day, owner, of, unit, amount in connection.execute(text, values)
@@ -36,15 +36,15 @@ class SqliteUsage(Part):
         )
 
     async def budgets(self, tenant: str | None) -> list[BudgetStatus]:
-        text = f"{_STATUS} WHERE ?1 IS NULL OR tenant = ?1 ORDER BY tenant, name"
-        return await self._look(lambda connection: [_status(row) for row in connection.execute(text, (tenant,))])
+        text = f"{_SELECT_STATUS} WHERE ?1 IS NULL OR tenant = ?1 ORDER BY tenant, name"
+        return await self._read(lambda connection: [_build_status(row) for row in connection.execute(text, (tenant,))])
 
     async def put_budget(self, budget: Budget, author: Author) -> BudgetStatus:
         budget.check()
         key = (budget.tenant, budget.name)
 
         def work(connection: apsw.Connection, now: Instant) -> BudgetStatus:
-            known = _find(connection, *key)
+            known = _find_budget(connection, *key)
             connection.execute(
                 "INSERT INTO budget (id, tenant, name, spec) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (tenant, name) DO UPDATE SET spec = excluded.spec",
@@ -53,27 +53,27 @@ class SqliteUsage(Part):
             before = {} if known is None else msgspec.to_builtins(known.budget)
             if (differs := what_differs(before, msgspec.to_builtins(budget))) is not None:
                 write_audit(connection, now, "budgets.put", author, [Change(*key, *differs)])
-            found = _find(connection, *key)
+            found = _find_budget(connection, *key)
             assert found is not None
             return found
 
-        return await self._work(work)
+        return await self._write(work)
 
     async def drop_budget(self, tenant: str, name: str, author: Author) -> bool:
         def work(connection: apsw.Connection, now: Instant) -> bool:
-            known = _find(connection, tenant, name)
+            known = _find_budget(connection, tenant, name)
             if known is not None:
                 connection.execute("DELETE FROM budget WHERE tenant = ? AND name = ?", (tenant, name))
                 write_audit(connection, now, "budgets.drop", author, [Change(tenant, name)])
             return known is not None
 
-        return await self._work(work)
+        return await self._write(work)
 
     async def spent(self, status: BudgetStatus, since: Instant) -> float:
-        condition, values = _of(status.budget)
+        condition, values = _build_condition(status.budget)
         text = f"SELECT coalesce(sum(u.amount), 0.0) FROM usage u WHERE u.day >= ? AND u.unit = ? AND {condition}"  # noqa: S608
         arguments = (since, status.budget.unit, *values)
-        return await self._look(lambda connection: float(connection.execute(text, arguments).get))
+        return await self._read(lambda connection: float(connection.execute(text, arguments).get))
 
     async def mark_budget(self, before: BudgetStatus, after: BudgetStatus, events: Collection[str]) -> bool:
         def work(connection: apsw.Connection, now: Instant) -> bool:
@@ -91,10 +91,10 @@ class SqliteUsage(Part):
                 )
             return True
 
-        return await self._work(work)
+        return await self._write(work)
 
     async def lower(self, budget: Budget, limit: int) -> int:
-        condition, values = _of(budget, task="(SELECT b.task FROM body b WHERE b.id = u.body)")
+        condition, values = _build_condition(budget, task="(SELECT b.task FROM body b WHERE b.id = u.body)")
 
         def work(connection: apsw.Connection, _: Instant) -> int:
             connection.execute(
@@ -106,10 +106,10 @@ class SqliteUsage(Part):
             )
             return connection.changes()
 
-        return await self._work(work)
+        return await self._write(work)
 
 
-def _of(budget: Budget, *, task: str = "u.task") -> tuple[str, tuple[str, ...]]:
+def _build_condition(budget: Budget, *, task: str = "u.task") -> tuple[str, tuple[str, ...]]:
     """Return the condition on ``u`` for the rows that a budget covers, and its parameters."""
     match budget.of:
         case "tenant":
@@ -121,12 +121,12 @@ def _of(budget: Budget, *, task: str = "u.task") -> tuple[str, tuple[str, ...]]:
             return named, (budget.tenant, budget.tenant, budget.target)
 
 
-def _find(connection: apsw.Connection, tenant: str, name: str) -> BudgetStatus | None:
-    row = connection.execute(f"{_STATUS} WHERE tenant = ? AND name = ?", (tenant, name)).fetchone()
-    return None if row is None else _status(row)
+def _find_budget(connection: apsw.Connection, tenant: str, name: str) -> BudgetStatus | None:
+    row = connection.execute(f"{_SELECT_STATUS} WHERE tenant = ? AND name = ?", (tenant, name)).fetchone()
+    return None if row is None else _build_status(row)
 
 
-def _status(row: tuple[object, ...]) -> BudgetStatus:
+def _build_status(row: tuple[object, ...]) -> BudgetStatus:
     spec, *rest = row
     status = dict(zip(("id", "state", "since", "spent", "held"), rest, strict=True))
     status["budget"] = msgspec.json.decode(str(spec))

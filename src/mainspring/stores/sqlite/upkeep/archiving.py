@@ -16,7 +16,7 @@ from mainspring.stores.sqlite.rows.views import decode_attempts
 
 _STANDARD = ("succeeded", "unsuccessful")
 #: How many runs are read at a time. Their size is known only then.
-_AT_ONCE = 50
+_BATCH = 50
 
 
 class _PastDay(msgspec.Struct, frozen=True):
@@ -50,15 +50,15 @@ class SqliteArchiving(SqliteReading):
         )
         ids = decode_ids(found)
         runs: list[ArchivedRun] = []
-        for first in range(0, len(ids), _AT_ONCE):
-            more = await self._archived(ids[first : first + _AT_ONCE])
+        for first in range(0, len(ids), _BATCH):
+            more = await self._read_archived(ids[first : first + _BATCH])
             runs += more
             size -= sum(len(one.run.payload or b"") + len(one.run.result or b"") for one in more)
             if size <= 0 and runs:
                 break
         return runs
 
-    async def _archived(self, ids: list[RunId]) -> list[ArchivedRun]:
+    async def _read_archived(self, ids: list[RunId]) -> list[ArchivedRun]:
         views = [view for view in await self.runs(ids, payloads=True) if view is not None]
         by_run: dict[RunId, list[AttemptView]] = {}
         for attempt in decode_attempts(await self._reader.read("attempts_of", runs=encode(ids))):

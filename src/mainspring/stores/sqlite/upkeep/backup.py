@@ -32,14 +32,14 @@ from mainspring.stores.sqlite.records.audit import write_audit
 
 _MEMBER = "store.db"
 #: Pages per step; progress is reported between steps.
-_PAGES = 4_096
+_PAGES_PER_STEP = 4_096
 # Runs that wait for dependencies, a key or a limit are shown as blocked.
 _UNFINISHED = (
     "SELECT state, count(*) FROM (SELECT state FROM run"
     " UNION ALL SELECT iif(state = 'scheduled', state, 'blocked') FROM waiting) GROUP BY 1"
 )
 _HEADER = b"SQLite format 3\0"
-_PAUSE = ("since", "author", "why", "until")
+_PAUSE_FIELDS = ("since", "author", "why", "until")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*' ORDER BY name"
 
 
@@ -54,7 +54,7 @@ class SqliteBackups:
         # Next to the store, where there is room for a copy: a temporary folder may be in memory.
         with TemporaryDirectory(prefix=f".{self._path.name}-backup-", dir=self._path.parent) as folder:
             copy = Path(folder) / _MEMBER
-            with _said(self._path):
+            with _convert_errors(self._path):
                 taken_at = self._copy(copy, tell)
                 manifest = _describe(copy, taken_at, program)
             size = copy.stat().st_size
@@ -73,27 +73,27 @@ class SqliteBackups:
         self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
     ) -> Restored:
         _refuse_newer(manifest)
-        with _said(self._path):
+        with _convert_errors(self._path):
             epoch = self._refuse_used(replace)
             with TemporaryDirectory(prefix=f".{self._path.name}-restore-", dir=self._path.parent) as folder:
                 copy = Path(folder) / self._path.name
                 await _extract(manifest, opened, copy, tell)
-                restored = self._hold(copy, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
-                self._keep_beside(restored.restored_at)
+                restored = self._prepare_restored(copy, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
+                self._rename_existing(restored.restored_at)
                 os.replace(copy, self._path)
                 _sync(self._path.parent)
         return restored
 
     async def examine(self, manifest: Manifest, opened: Open, folder: Path) -> None:
         copy = folder / _MEMBER
-        with _said(copy):
+        with _convert_errors(copy):
             await _extract(manifest, opened, copy, lambda *_: None)
             connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
             try:
                 found = connection.execute("PRAGMA integrity_check").get
                 if found != "ok":
                     raise Conflict(f"the file in it is damaged: {found}")
-                rows = _rows(connection)
+                rows = _count_rows(connection)
             finally:
                 connection.close()
         if rows != manifest.rows:
@@ -112,7 +112,7 @@ class SqliteBackups:
             taken_at = self._clock.now()
             with target.backup("main", source, "main") as backup:
                 while not backup.done:
-                    backup.step(_PAGES)
+                    backup.step(_PAGES_PER_STEP)
                     tell("copied", backup.page_count - backup.remaining, backup.page_count)
             # No log next to the copy: the backup keeps a single file.
             target.execute("PRAGMA journal_mode = DELETE")
@@ -128,7 +128,7 @@ class SqliteBackups:
                 raise StoreUnavailable(f"there is no directory {self._path.parent}")
             return 0
         try:
-            epoch, used = self._look()
+            epoch, used = self._examine_existing()
         except (apsw.NotADBError, apsw.CorruptError) as error:
             if not replace:
                 raise Conflict(f"{self._path} is damaged ({error}): name another file, or say --replace") from None
@@ -140,13 +140,13 @@ class SqliteBackups:
             raise Conflict(f"somebody has {self._path} open, such as an API: stop it first")
         return epoch
 
-    def _look(self) -> tuple[int, bool]:
+    def _examine_existing(self) -> tuple[int, bool]:
         """Return the epoch of the existing store, and whether it holds anything."""
         with self._path.open("rb") as file:
             if (start := file.read(len(_HEADER))) and start != _HEADER:
                 # SQLite would open it, and delete the log next to it when it closes.
                 raise apsw.NotADBError("file is not a database")
-        connection = connections.open_as_it_is(self._path)
+        connection = connections.open_without_migrating(self._path)
         try:
             if not connections.schema_version(connection):
                 return 0, False
@@ -166,7 +166,7 @@ class SqliteBackups:
         finally:
             connection.close()
 
-    def _keep_beside(self, at: Instant) -> None:
+    def _rename_existing(self, at: Instant) -> None:
         """Rename the existing files, so that SQLite cannot take an unreadable store's log for the new file's.
 
         The file itself also stays in its place until the new one replaces it, so a store exists at any time.
@@ -184,7 +184,7 @@ class SqliteBackups:
                 self._path.rename(kept)
         _sync(self._path.parent)
 
-    def _hold(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
+    def _prepare_restored(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
         connection = connections.open_for_writing(copy, manifest.shards)
         try:
             now = self._clock.now()
@@ -237,7 +237,7 @@ def _paused_before(connection: apsw.Connection, now: Instant) -> PausedBefore | 
     last = connection.execute(
         "SELECT after FROM audit WHERE action = ? ORDER BY position DESC LIMIT 1", (RESTORED,)
     ).get
-    found = None if row is None else msgspec.convert(dict(zip(_PAUSE, row, strict=True)), PausedBefore)
+    found = None if row is None else msgspec.convert(dict(zip(_PAUSE_FIELDS, row, strict=True)), PausedBefore)
     return paused_before(found, None if last is None else str(last).encode())
 
 
@@ -265,14 +265,14 @@ def _describe(copy: Path, taken_at: int, program: str) -> Manifest:
             shards=int(str(shards)),
             migrations=tuple(range(1, int(str(version)) + 1)),
             parts=(),
-            rows=_rows(connection),
+            rows=_count_rows(connection),
             unfinished={str(state): int(str(count)) for state, count in connection.execute(_UNFINISHED)},
         )
     finally:
         connection.close()
 
 
-def _rows(connection: apsw.Connection) -> dict[str, int]:
+def _count_rows(connection: apsw.Connection) -> dict[str, int]:
     names = [str(name) for (name,) in connection.execute(_TABLES).fetchall()]
     return {name: int(str(connection.execute(f"SELECT count(*) FROM {name}").get)) for name in names}  # noqa: S608
 
@@ -286,7 +286,7 @@ def _refuse_newer(manifest: Manifest) -> None:
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
+def _convert_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:

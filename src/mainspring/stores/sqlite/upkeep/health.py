@@ -55,18 +55,19 @@ class SqliteHealth:
             raise StoreUnavailable(f"SQLite: {error}") from error
         try:
             now = self._clock.now()
-            _, oldest_unstaged = _row(connection, _SQL["unstaged"], now)
-            _, oldest_unfired = _row(connection, _SQL["unfired"], now)
+            _, oldest_unstaged = _fetch_row(connection, _SQL["unstaged"], now)
+            _, oldest_unfired = _fetch_row(connection, _SQL["unfired"], now)
             room = os.statvfs(self._path)
             return Vitals(
-                dead_letters=int(_value(connection, _SQL["dead_letters"])),
-                scheduled=int(_value(connection, _SQL["scheduled"])),
-                blocked=int(_value(connection, _SQL["blocked"])),
-                missed_objectives=int(_value(connection, _SQL["missed"])),
+                dead_letters=int(_fetch_value(connection, _SQL["dead_letters"])),
+                scheduled=int(_fetch_value(connection, _SQL["scheduled"])),
+                blocked=int(_fetch_value(connection, _SQL["blocked"])),
+                missed_objectives=int(_fetch_value(connection, _SQL["missed"])),
                 staging_lag=0 if oldest_unstaged is None else max(now - oldest_unstaged, 0),
                 firing_lag=0 if oldest_unfired is None else max(now - oldest_unfired, 0),
                 # Includes what is in the write-ahead log.
-                size=int(_value(connection, "PRAGMA page_count")) * int(_value(connection, "PRAGMA page_size")),
+                size=int(_fetch_value(connection, "PRAGMA page_count"))
+                * int(_fetch_value(connection, "PRAGMA page_size")),
                 disk_free=room.f_bavail * room.f_frsize,
             )
         except (apsw.Error, OSError) as error:
@@ -87,12 +88,14 @@ class SqliteHealth:
 
     def _examine_file(self) -> Examination:
         if not self._path.is_file():
-            return _unreachable(f"there is no file {self._path}", "mainspring migrate makes it, or mainspring up")
-        findings = self._place()
+            return _report_unreachable(
+                f"there is no file {self._path}", "mainspring migrate makes it, or mainspring up"
+            )
+        findings = self._check_location()
         try:
             connection = connections.open_for_reading(self._path)
         except (apsw.Error, StoreUnavailable) as error:
-            return _unreachable(
+            return _report_unreachable(
                 f"SQLite cannot open {self._path}: {error}",
                 "check its owner and mode; if it is damaged, restore a backup",
             )
@@ -102,20 +105,20 @@ class SqliteHealth:
             version = connections.schema_version(connection)
             took = self._clock.monotonic() - began
             findings.insert(0, found("store", f"{self._path}, answers in {took / 1_000:.1f} ms"))
-            findings += [*_schema(version), *self._file(connection), self._whole(connection)]
+            findings += [*_check_schema(version), *self._check_file(connection), self._check_integrity(connection)]
             if version != connections.MIGRATIONS[-1][0]:
                 return Examination(findings=findings)
-            findings.append(self._time(connection))
-            return Examination(findings=findings, signs=self._signs(connection))
+            findings.append(self._check_clock(connection))
+            return Examination(findings=findings, signs=self._read_signs(connection))
         except Conflict as error:
-            return _unreachable(str(error), "point MAINSPRING_STORE to another store")
+            return _report_unreachable(str(error), "point MAINSPRING_STORE to another store")
         except apsw.Error as error:
-            return _unreachable(f"SQLite: {error}", "restore a backup: the file is damaged, or no database")
+            return _report_unreachable(f"SQLite: {error}", "restore a backup: the file is damaged, or no database")
         finally:
             connection.close()
 
-    def _place(self) -> list[Finding]:
-        kind = connections.file_system_of(self._path)
+    def _check_location(self) -> list[Finding]:
+        kind = connections.find_file_system(self._path)
         findings = [found("file system", f"{kind or 'unknown'}, local")]
         if connections.is_on_network(kind):
             advice = "use a local disk, or PostgreSQL for several machines: locks do not hold there"
@@ -124,121 +127,121 @@ class SqliteHealth:
             findings = [warned("file system", f"{kind}: gone when the machine starts anew", "use a disk")]
         room = os.statvfs(self._path)
         free, size = room.f_bavail * room.f_frsize, self._path.stat().st_size
-        says = f"{free // _MIB:,} MiB free, the file has {size // _MIB:,} MiB"
+        summary = f"{free // _MIB:,} MiB free, the file has {size // _MIB:,} MiB"
         # Judged by the space that is left: a full disk stops everything.
         scarce = 0 if free >= max(1024 * _MIB, size // 4) else 1 if free >= 100 * _MIB else 2
-        findings.append(above("disk space", scarce, 1, 2, says, "make room, or keep history for a shorter time"))
+        findings.append(above("disk space", scarce, 1, 2, summary, "make room, or keep history for a shorter time"))
         log = Path(f"{self._path}-wal")
         if log.exists():
             size = log.stat().st_size
             advice = "something reads without an end: look for a process that hangs, or a shell that has the file open"
-            says = f"{size // _MIB:,} MiB"
-            findings.append(above("write-ahead log", size, 256 * _MIB, 4096 * _MIB, says, advice))
+            summary = f"{size // _MIB:,} MiB"
+            findings.append(above("write-ahead log", size, 256 * _MIB, 4096 * _MIB, summary, advice))
         files = [Path(f"{self._path}{suffix}") for suffix in ("", "-wal", "-shm", "-journal")]
         findings.append(examine_modes("file permissions", files))
         return findings
 
-    def _file(self, connection: apsw.Connection) -> list[Finding]:
-        mode = _value(connection, "PRAGMA journal_mode")
+    def _check_file(self, connection: apsw.Connection) -> list[Finding]:
+        mode = _fetch_value(connection, "PRAGMA journal_mode")
         findings = [found("journal", "write-ahead")]
         if mode != "wal":
             advice = "a process sets it when it starts; stop whatever changes it back"
             findings = [warned("journal", f"{mode}, not a write-ahead log: readers and the writer wait", advice)]
-        pages, free = (int(_value(connection, f"PRAGMA {name}")) for name in ("page_count", "freelist_count"))
-        size = int(_value(connection, "PRAGMA page_size"))
+        pages, free = (int(_fetch_value(connection, f"PRAGMA {name}")) for name in ("page_count", "freelist_count"))
+        size = int(_fetch_value(connection, "PRAGMA page_size"))
         wasted = free * size
-        says = f"{wasted // _MIB:,} of {pages * size // _MIB:,} MiB are free pages"
+        summary = f"{wasted // _MIB:,} of {pages * size // _MIB:,} MiB are free pages"
         much = wasted >= 64 * _MIB and free * 2 > pages
         advice = "they are used again; to give them back stop the processes and run VACUUM"
-        return [*findings, warned("free pages", says, advice) if much else found("free pages", says)]
+        return [*findings, warned("free pages", summary, advice) if much else found("free pages", summary)]
 
-    def _whole(self, connection: apsw.Connection) -> Finding:
+    def _check_integrity(self, connection: apsw.Connection) -> Finding:
         """Check the integrity of the file, as far as that goes in a few seconds."""
         give_up_at = self._clock.monotonic() + _LONGEST_CHECK
         connection.set_progress_handler(lambda: self._clock.monotonic() > give_up_at, 100_000)
         try:
-            said = str(_value(connection, "PRAGMA quick_check(1)"))
+            result = str(_fetch_value(connection, "PRAGMA quick_check(1)"))
         except apsw.InterruptError:
             return found("integrity", f"nothing found in {_LONGEST_CHECK // SECOND} s; the file is too large for more")
         finally:
             connection.set_progress_handler(None)
-        if said == "ok":
+        if result == "ok":
             return found("integrity", "the file is whole")
         return blamed(
-            "integrity", f"the file is damaged: {said.splitlines()[0]}", "stop everything and restore a backup"
+            "integrity", f"the file is damaged: {result.splitlines()[0]}", "stop everything and restore a backup"
         )
 
-    def _time(self, connection: apsw.Connection) -> Finding:
-        ahead = int(_value(connection, _SQL["newest"])) - self._clock.now()
+    def _check_clock(self, connection: apsw.Connection) -> Finding:
+        ahead = int(_fetch_value(connection, _SQL["newest"])) - self._clock.now()
         if ahead > MINUTE:
-            says = f"a process was started {ahead // SECOND} s ahead of this machine's clock"
-            return warned("clock", says, "the clock went back: see to time synchronisation")
+            summary = f"a process was started {ahead // SECOND} s ahead of this machine's clock"
+            return warned("clock", summary, "the clock went back: see to time synchronisation")
         return found("clock", "the store's clock is this machine's")
 
-    def _signs(self, connection: apsw.Connection) -> Signs:
+    def _read_signs(self, connection: apsw.Connection) -> Signs:
         now = self._clock.now()
-        unstaged, oldest_unstaged = _row(connection, _SQL["unstaged"], now)
-        unfired, oldest_unfired = _row(connection, _SQL["unfired"], now)
+        unstaged, oldest_unstaged = _fetch_row(connection, _SQL["unstaged"], now)
+        unfired, oldest_unfired = _fetch_row(connection, _SQL["unfired"], now)
         return Signs(
             now=now,
-            identity=str(_value(connection, _SQL["identity"])),
-            schedulers=int(_value(connection, _SQL["schedulers"], now)),
+            identity=str(_fetch_value(connection, _SQL["identity"])),
+            schedulers=int(_fetch_value(connection, _SQL["schedulers"], now)),
             workers=tuple(
                 WorkerSigns(
                     name=name,
-                    queues=_list(queues),
-                    tasks=_list(tasks),
-                    labels=_list(labels),
+                    queues=_decode_list(queues),
+                    tasks=_decode_list(tasks),
+                    labels=_decode_list(labels),
                     datacenter=datacenter,
                     draining=bool(draining),
                 )
-                for name, queues, tasks, labels, datacenter, draining in _rows(connection, _SQL["workers"], now)
+                for name, queues, tasks, labels, datacenter, draining in _fetch_rows(connection, _SQL["workers"], now)
             ),
             queued=tuple(
-                Queued(queue=queue, task=task, runs=runs, requires=_list(requires))
-                for queue, task, runs, requires in _rows(connection, _SQL["queued"])
+                Queued(queue=queue, task=task, runs=runs, requires=_decode_list(requires))
+                for queue, task, runs, requires in _fetch_rows(connection, _SQL["queued"])
             ),
-            unburied=tuple(name for (name,) in _rows(connection, _SQL["unburied"], not_buried_since(now))),
+            unburied=tuple(name for (name,) in _fetch_rows(connection, _SQL["unburied"], not_buried_since(now))),
             unstaged=unstaged,
             oldest_unstaged=oldest_unstaged,
             unfired=unfired,
             oldest_unfired=oldest_unfired,
-            waiting=bool(_value(connection, _SQL["waiting"])),
+            waiting=bool(_fetch_value(connection, _SQL["waiting"])),
             readers=tuple(
                 ReaderSigns(name=name, oldest=now if oldest is None else oldest)
-                for name, oldest in _rows(connection, _SQL["readers"], now)
+                for name, oldest in _fetch_rows(connection, _SQL["readers"], now)
             ),
-            dead_letters=int(_value(connection, _SQL["dead_letters"])),
-            pauses=tuple(_rows(connection, _SQL["pauses"], now)),
-            tzdata=tuple(_rows(connection, _SQL["tzdata"], now)),
+            dead_letters=int(_fetch_value(connection, _SQL["dead_letters"])),
+            pauses=tuple(_fetch_rows(connection, _SQL["pauses"], now)),
+            tzdata=tuple(_fetch_rows(connection, _SQL["tzdata"], now)),
         )
 
 
-def _schema(version: int) -> list[Finding]:
+def _check_schema(version: int) -> list[Finding]:
     newest = connections.MIGRATIONS[-1][0]
     if version == newest:
         return [found("schema", f"version {version}")]
     if version > newest:
         return [blamed("schema", f"version {version}; this program knows up to {newest}", "upgrade the program")]
-    says = f"version {version}, {newest} is the newest" if version else "there is none yet"
-    return [warned("schema", says, "mainspring migrate, or start any process: it does that first")]
+    summary = f"version {version}, {newest} is the newest" if version else "there is none yet"
+    return [warned("schema", summary, "mainspring migrate, or start any process: it does that first")]
 
 
-def _unreachable(says: str, advice: str) -> Examination:
-    return Examination(findings=[blamed("store", says, advice)])
+def _report_unreachable(summary: str, advice: str) -> Examination:
+    return Examination(findings=[blamed("store", summary, advice)])
 
 
-def _list(text: str) -> tuple[str, ...]:
+def _decode_list(text: str) -> tuple[str, ...]:
     return msgspec.json.decode(text, type=tuple[str, ...])
 
 
-def _rows(connection: apsw.Connection, query: str, *values: int) -> list[Any]:
+def _fetch_rows(connection: apsw.Connection, query: str, *values: int) -> list[Any]:
     return connection.execute(query, values).fetchall()
 
 
-def _row(connection: apsw.Connection, query: str, *values: int) -> Any:
-    return _rows(connection, query, *values)[0]
+def _fetch_row(connection: apsw.Connection, query: str, *values: int) -> Any:
+    return _fetch_rows(connection, query, *values)[0]
 
 
-def _value(connection: apsw.Connection, query: str, *values: int) -> Any:
-    return _row(connection, query, *values)[0]
+def _fetch_value(connection: apsw.Connection, query: str, *values: int) -> Any:
+    return _fetch_row(connection, query, *values)[0]

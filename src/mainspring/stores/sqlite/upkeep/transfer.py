@@ -72,36 +72,38 @@ TABLES |= {"limiter", "dependent", "edge", "ended_parent", "unique_run"}
 TABLES |= {"calendar", "slo", "queue_policy", "replay"}
 
 
-def _content(text: str | None) -> bytes | None:
+def _decode_content(text: str | None) -> bytes | None:
     return None if text is None else decode_bytes(text)
 
 
-def _list(text: str) -> list[str]:
+def _decode_list(text: str) -> list[str]:
     return msgspec.json.decode(text, type=list[str])
 
 
-def _numbers(text: str, kind: type[T]) -> T:
+def _decode_numbers(text: str, kind: type[T]) -> T:
     return msgspec.json.decode(text, type=kind)
 
 
 #: Decoders for columns that do not hold values of the model.
-_READ: Mapping[str, Callable[[Any], object]] = {
-    "payload": _content,
-    "result": _content,
-    "policy": _content,
-    "about": _content,
-    "quotas": _content,
-    "spec": _content,
-    "before": _content,
-    "after": _content,
-    "queues": _list,
-    "tasks": _list,
-    "labels": _list,
-    "priorities": lambda text: _numbers(text, list[int]),
-    "requires": lambda text: [] if text is None else _list(text),
+_DECODERS: Mapping[str, Callable[[Any], object]] = {
+    "payload": _decode_content,
+    "result": _decode_content,
+    "policy": _decode_content,
+    "about": _decode_content,
+    "quotas": _decode_content,
+    "spec": _decode_content,
+    "before": _decode_content,
+    "after": _decode_content,
+    "queues": _decode_list,
+    "tasks": _decode_list,
+    "labels": _decode_list,
+    "priorities": lambda text: _decode_numbers(text, list[int]),
+    "requires": lambda text: [] if text is None else _decode_list(text),
     # Groups of five numbers: kind, number, most, per, pause.
-    "limits": lambda text: None if text is None else [n for gate in _numbers(text, list[list[int]]) for n in gate],
-    "times": lambda text: _numbers(text, list[int]),
+    "limits": lambda text: (
+        None if text is None else [n for gate in _decode_numbers(text, list[list[int]]) for n in gate]
+    ),
+    "times": lambda text: _decode_numbers(text, list[int]),
 }
 
 
@@ -123,8 +125,8 @@ class SqliteSource:
             connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
             raise Conflict(f"somebody is writing in {self._path} all the time: stop the processes first") from None
-        self._refuse_live()
-        return self._facts()
+        self._refuse_live_processes()
+        return self._read_facts()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -133,7 +135,7 @@ class SqliteSource:
 
     def counts(self) -> Mapping[str, int]:
         # Count the rows of the query, because some kinds combine several tables.
-        return {kind: self._number(f"SELECT count(*) FROM ({_SQL[kind]})") for kind in KINDS}  # noqa: S608
+        return {kind: self._fetch_number(f"SELECT count(*) FROM ({_SQL[kind]})") for kind in KINDS}  # noqa: S608
 
     def batches(self, kind: str) -> Iterator[list[Row]]:
         cursor = self._open.execute(_SQL[kind])
@@ -145,7 +147,7 @@ class SqliteSource:
         while rows := list(islice(cursor, BATCH)):
             batch = [dict(zip(columns, row, strict=True)) for row in rows]
             for column in columns:
-                if (read := _READ.get(column)) is not None:
+                if (read := _DECODERS.get(column)) is not None:
                     for row in batch:
                         row[column] = read(row[column])
             yield batch
@@ -175,11 +177,11 @@ class SqliteSource:
         assert self._connection is not None
         return self._connection
 
-    def _number(self, query: str) -> int:
+    def _fetch_number(self, query: str) -> int:
         found = self._open.execute(query).get
         return found if isinstance(found, int) else 0
 
-    def _refuse_live(self) -> None:
+    def _refuse_live_processes(self) -> None:
         now = self._clock.now()
         alive = self._open.execute(_SQL["live"], (now,)).fetchall()
         if alive:
@@ -189,7 +191,7 @@ class SqliteSource:
                 f"(one that was killed is forgotten within {longest} s)"
             )
 
-    def _facts(self) -> Facts:
+    def _read_facts(self) -> Facts:
         connection = self._open
         row = connection.execute(_SQL["facts"]).fetchone()
         assert row is not None
@@ -208,7 +210,7 @@ class SqliteSource:
             tenants=frozenset(all_of("names_tenant")),
             tasks=frozenset(all_of("names_task")),
             queues=frozenset(all_of("names_queue")),
-            requirements=frozenset(tuple(_list(text)) for text in all_of("requirements")),
+            requirements=frozenset(tuple(_decode_list(text)) for text in all_of("requirements")),
             days={family: frozenset(all_of(f"days_{family}")) for family in FAMILIES},
             counted_until=int(str(counted_until)),
         )

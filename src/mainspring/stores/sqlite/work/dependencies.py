@@ -20,17 +20,17 @@ from mainspring.core.store import KEYS_KEPT, Accepted
 from mainspring.stores.sqlite.rows.answers import StoredState, decode_stored_states
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.items import build_full_submit_item
-from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures, read
 from mainspring.stores.sqlite.work.editing import edit
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Decision(msgspec.Struct, frozen=True):
     id: RunId
     new: bool = False
     conflict: bool = False
 
 
-class _First(msgspec.Struct, frozen=True, array_like=True):
+class _KeyHolder(msgspec.Struct, frozen=True, array_like=True):
     """The run that holds a unique key."""
 
     id: RunId
@@ -38,17 +38,17 @@ class _First(msgspec.Struct, frozen=True, array_like=True):
     untouched: int
 
 
-def submit_tied(
+def submit_linked_runs(
     connection: apsw.Connection, runs: Sequence[NewRun], shards: Sequence[int], now: Instant
 ) -> list[Accepted]:
     check_no_circle({run.id: run.after.parents for run in runs if run.after is not None})
-    batch = _Batch(connection, runs, now)
-    answers = [batch.take(run) for run in runs]
+    batch = _SubmitBatch(connection, runs, now)
+    answers = [batch.add(run) for run in runs]
     shard_of = {run.id: shard for run, shard in zip(runs, shards, strict=True)}
-    _make(connection, batch.replaced.values(), shard_of, now)
+    _create_runs(connection, batch.replaced.values(), shard_of, now)
     for run in batch.replaced:
-        _end(connection, run, now)
-    _make(connection, batch.fresh.values(), shard_of, now)
+        _skip_replaced(connection, run, now)
+    _create_runs(connection, batch.fresh.values(), shard_of, now)
     connection.executemany(
         "INSERT OR REPLACE INTO unique_run (tenant, key, run_id, until) VALUES (?, ?, ?, ?)",
         [
@@ -58,8 +58,8 @@ def submit_tied(
         ],
     )
     named = {run.id: answer.id for run, answer in zip(runs, answers, strict=True)}
-    _make_families(connection, [*batch.replaced.values(), *batch.fresh.values()], named, now)
-    states = _states(connection, [answer.id for answer in answers])
+    _add_dependencies(connection, [*batch.replaced.values(), *batch.fresh.values()], named, now)
+    states = _read_states(connection, [answer.id for answer in answers])
     return [
         # A key that was used for a recurring job names an id of another kind.
         Accepted(
@@ -72,13 +72,13 @@ def submit_tied(
     ]
 
 
-class _Batch:
+class _SubmitBatch:
     """Decides which runs of a batch to create, one after the other."""
 
     def __init__(self, connection: apsw.Connection, runs: Sequence[NewRun], now: Instant) -> None:
         self._connection = connection
         self._now = now
-        self._known = set(_states(connection, [run.id for run in runs]))
+        self._known = set(_read_states(connection, [run.id for run in runs]))
         #: By (tenant, key): the run created with an idempotency key, and its fingerprint.
         self._used: dict[tuple[str, str], tuple[RunId, bytes | None]] = {}
         #: By (tenant, key): the run of this batch that holds a unique key.
@@ -87,30 +87,30 @@ class _Batch:
         #: New runs that another run of the batch replaces.
         self.replaced: dict[RunId, NewRun] = {}
 
-    def take(self, run: NewRun) -> _Answer:
+    def add(self, run: NewRun) -> _Decision:
         if run.id in self._known or run.id in self.fresh or run.id in self.replaced:
-            return _Answer(run.id)
-        used = self._used_before(run)
+            return _Decision(run.id)
+        used = self._find_used_key(run)
         if used is not None:
             return used
         if run.unique is not None:
-            first = self._make_room(run)
+            first = self._resolve_unique_key(run)
             if first is not None:
-                return _Answer(first, conflict=run.unique.otherwise == "reject")
+                return _Decision(first, conflict=run.unique.otherwise == "reject")
             self._first[run.tenant, run.unique.key] = run.id
         if run.idempotency is not None:
             self._used[run.tenant, run.idempotency.key] = run.id, run.idempotency.fingerprint
         self.fresh[run.id] = run
-        return _Answer(run.id, new=True)
+        return _Decision(run.id, new=True)
 
-    def _used_before(self, run: NewRun) -> _Answer | None:
+    def _find_used_key(self, run: NewRun) -> _Decision | None:
         """Answer with the existing run, of this batch or from before, that used the idempotency key."""
         if run.idempotency is None:
             return None
         fingerprint = run.idempotency.fingerprint
         mine = self._used.get((run.tenant, run.idempotency.key))
         if mine is not None:
-            return _Answer(mine[0], conflict=mine[1] != fingerprint)
+            return _Decision(mine[0], conflict=mine[1] != fingerprint)
         found = self._connection.execute(
             "SELECT u.made, u.fingerprint <> ?, EXISTS (SELECT 1 FROM job j WHERE j.id = u.made) FROM used_key u"
             " WHERE u.tenant = ? AND u.key = ? AND u.at > ?",
@@ -119,10 +119,10 @@ class _Batch:
         if found is None:
             return None
         made, differs, of_job = cast("tuple[RunId, int, int]", found)
-        there = of_job or _states(self._connection, [made])
-        return _Answer(made, conflict=bool(differs or of_job)) if there else None
+        there = of_job or _read_states(self._connection, [made])
+        return _Decision(made, conflict=bool(differs or of_job)) if there else None
 
-    def _make_room(self, run: NewRun) -> RunId | None:
+    def _resolve_unique_key(self, run: NewRun) -> RunId | None:
         """Resolve a conflict over a unique key.
 
         Return the run that keeps the key; None if the new run is to be created.
@@ -134,19 +134,19 @@ class _Batch:
                 self.replaced[mine] = self.fresh.pop(mine)
                 return None
             if run.unique.otherwise == "debounce":
-                self.fresh[mine] = _edited(self.fresh[mine], run)
+                self.fresh[mine] = _merge_runs(self.fresh[mine], run)
             return mine
-        first = self._first_of(run.tenant, run.unique.key)
+        first = self._find_key_holder(run.tenant, run.unique.key)
         if first is None:
             return None
         if first.untouched and run.unique.otherwise == "replace":
-            _end(self._connection, first.id, self._now)
+            _skip_replaced(self._connection, first.id, self._now)
             return None
         if first.untouched and run.unique.otherwise == "debounce":
             edit(self._connection, msgspec.structs.replace(run, id=first.id), None, None, self._now)
         return first.id
 
-    def _first_of(self, tenant: str, key: str) -> _First | None:
+    def _find_key_holder(self, tenant: str, key: str) -> _KeyHolder | None:
         found = self._connection.execute(
             "SELECT u.run_id, coalesce(r.fence = 0 AND r.job_id IS NULL, w.fence = 0 AND w.job_id IS NULL, 0)"
             " FROM unique_run u LEFT JOIN run r ON r.id = u.run_id LEFT JOIN waiting w ON w.id = u.run_id"
@@ -155,10 +155,10 @@ class _Batch:
             " AND (u.until IS NULL OR u.until > ?)",
             (tenant, key, self._now),
         ).fetchone()
-        return None if found is None else msgspec.convert(found, _First)
+        return None if found is None else msgspec.convert(found, _KeyHolder)
 
 
-def _edited(first: NewRun, second: NewRun) -> NewRun:
+def _merge_runs(first: NewRun, second: NewRun) -> NewRun:
     """Merge two new runs as an edit of the first by the second would."""
     return msgspec.structs.replace(
         second,
@@ -172,32 +172,34 @@ def _edited(first: NewRun, second: NewRun) -> NewRun:
     )
 
 
-def _make(connection: apsw.Connection, runs: Iterable[NewRun], shard_of: Mapping[RunId, int], now: Instant) -> None:
+def _create_runs(
+    connection: apsw.Connection, runs: Iterable[NewRun], shard_of: Mapping[RunId, int], now: Instant
+) -> None:
     items = [build_full_submit_item(run, shard_of[run.id]) for run in runs]
     if items:
-        call_procedures(connection, [Call("submit_more", encode(items), size=KEYS_KEPT)], now)
+        call_procedures(connection, [ProcedureCall("submit_more", encode(items), argument=KEYS_KEPT)], now)
 
 
-def _end(connection: apsw.Connection, run: RunId, now: Instant) -> None:
+def _skip_replaced(connection: apsw.Connection, run: RunId, now: Instant) -> None:
     connection.execute("INSERT INTO end_run (id, state, reason, now) VALUES (?, 'skipped', ?, ?)", (run, REPLACED, now))
     connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
     connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
 
 
-def _make_families(
+def _add_dependencies(
     connection: apsw.Connection, made: Iterable[NewRun], named: Mapping[RunId, RunId], now: Instant
 ) -> None:
     """Add the dependencies. A parent named in the same batch may already exist under another id."""
-    families = {
+    dependents = {
         run: list(dict.fromkeys(named.get(parent, parent) for parent in run.after.parents))
         for run in made
         if run.after is not None
     }
-    if not families:
+    if not dependents:
         return
-    found = _states(connection, {parent for parents in families.values() for parent in parents})
+    found = _read_states(connection, {parent for parents in dependents.values() for parent in parents})
     edges: list[tuple[str, str, int, str | None]] = []
-    for run, parents in families.items():
+    for run, parents in dependents.items():
         for position, parent in enumerate(parents):
             stored = found.get(parent)
             if stored is None or stored.tenant != run.tenant:
@@ -206,7 +208,7 @@ def _make_families(
     connection.executemany("INSERT INTO edge (child, parent, place, state) VALUES (?, ?, ?, ?)", edges)
     connection.executemany(
         "UPDATE dependent SET parents = ? WHERE run_id = ?",
-        [(len(parents), run.id) for run, parents in families.items()],
+        [(len(parents), run.id) for run, parents in dependents.items()],
     )
     # Children with ended parents are decided at once: released, skipped, or left blocked.
     connection.execute("DELETE FROM deciding")
@@ -214,14 +216,14 @@ def _make_families(
         "INSERT INTO deciding (child, parent, state) VALUES (?, ?, ?)",
         [(child, parent, state) for child, parent, _, state in edges if state is not None],
     )
-    connection.executemany("INSERT OR IGNORE INTO quiet (id) VALUES (?)", [(run.id,) for run in families])
+    connection.executemany("INSERT OR IGNORE INTO quiet (id) VALUES (?)", [(run.id,) for run in dependents])
     connection.execute("INSERT INTO decide (now) VALUES (?)", (now,))
     connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
     connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
     connection.execute("DELETE FROM quiet")
 
 
-def _states(connection: apsw.Connection, ids: Iterable[str]) -> dict[RunId, StoredState]:
+def _read_states(connection: apsw.Connection, ids: Iterable[str]) -> dict[RunId, StoredState]:
     """Return tenant and state of the runs that exist."""
     found = decode_stored_states(read(connection, "run_states", ids=encode(list(ids))))
     return {run.id: run for run in found}

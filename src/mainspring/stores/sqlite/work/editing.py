@@ -27,10 +27,10 @@ from mainspring.stores.sqlite.rows.runs import decode_run_views
 from mainspring.stores.sqlite.threads import read
 
 #: Later than any instant.
-_EVER: Instant = 2**62
+_LATEST: Instant = 2**62
 
 
-class _Row(msgspec.Struct, array_like=True, frozen=True):
+class _EditedRun(msgspec.Struct, array_like=True, frozen=True):
     """The fields of a run that an edit keeps, and its current position."""
 
     state: str
@@ -59,49 +59,49 @@ def edit(
     4. A run that waits for its parents keeps waiting.
     5. A run that is not as in ``was`` is not edited; the answer says ``conflict``.
     """
-    row = _editable(connection, new)
+    row = _find_editable(connection, new)
     if row is None:
         return None
-    before = _view(connection, new.id)
+    before = _read_view(connection, new.id)
     if was is not None and words_of_run(was) != words_of_run(before):
         return Accepted(new.id, before.state, new=False, conflict=True)
     due = new.at if new.at is not None else now + new.delay
     gate = compute_run_key_lock(row.tenant, new.policy)
-    _leave_limits(connection, row, now)
+    _release_limiters(connection, row, now)
     connection.execute("DELETE FROM run WHERE id = ?", (new.id,))
     connection.execute("DELETE FROM waiting WHERE id = ?", (new.id,))
     connection.execute(
         "UPDATE body SET task = ?, policy = ?, payload = ? WHERE id = ?",
         (new.task, encode_policy(new.policy), encode_bytes(new.payload), row.body),
     )
-    holds = row.gate is not None and _holder(connection, row.gate) == new.id
-    keeps = holds and due <= now and gate == row.gate and not _stands_before(connection, gate, due, new.id)
+    holds = row.gate is not None and _find_holder(connection, row.gate) == new.id
+    keeps = holds and due <= now and gate == row.gate and not _is_waiting_before(connection, gate, due, new.id)
     limits = encode_limits(row.tenant, new.task, new.policy)
     if row.state == "after":
         state = "after"
     elif due > now:
         state = "scheduled"
-    elif gate is None or keeps or (_holder(connection, gate) is None and not _stands_before(connection, gate)):
+    elif gate is None or keeps or (_find_holder(connection, gate) is None and not _is_waiting_before(connection, gate)):
         state = "queued" if limits is None else "limited"
         if gate is not None and not keeps:
             connection.execute("INSERT INTO gate (key, holder) VALUES (?, ?)", (gate, new.id))
     else:
         state = "blocked"
-    _put_back(connection, new, row, state, due, gate, limits, now)
+    _insert_edited(connection, new, row, state, due, gate, limits, now)
     if before.about != new.about:
         set_about(connection, before, new.about)
     if holds and not keeps:
         connection.execute("INSERT INTO free_gate (key, holder, now) VALUES (?, ?, ?)", (row.gate, new.id, now))
     connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
     connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
-    after = _view(connection, new.id)
+    after = _read_view(connection, new.id)
     differs = what_differs(words_of_run(before), words_of_run(after))
     if differs is not None:
         write_audit(connection, now, "runs.edit", author, [Change(row.tenant, new.id, *differs)])
     return Accepted(new.id, after.state, new=False)
 
 
-def _leave_limits(connection: apsw.Connection, row: _Row, now: Instant) -> None:
+def _release_limiters(connection: apsw.Connection, row: _EditedRun, now: Instant) -> None:
     """Release the limiters that the run occupies, or leave the line of the limiter that blocks it."""
     if row.state == "queued" and row.limits is not None:
         connection.execute(
@@ -114,7 +114,7 @@ def _leave_limits(connection: apsw.Connection, row: _Row, now: Instant) -> None:
         connection.execute("INSERT OR IGNORE INTO freed (number) VALUES (?)", (row.waits,))
 
 
-def _editable(connection: apsw.Connection, new: NewRun) -> _Row | None:
+def _find_editable(connection: apsw.Connection, new: NewRun) -> _EditedRun | None:
     """Return the run if it is a one-off of that tenant that was never claimed and has not ended."""
     found = connection.execute(
         "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, NULL, queued_at, ready_at"
@@ -125,18 +125,18 @@ def _editable(connection: apsw.Connection, new: NewRun) -> _Row | None:
         " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0",
         {"id": new.id, "tenant": new.tenant},
     ).fetchone()
-    return None if found is None else msgspec.convert(found, _Row)
+    return None if found is None else msgspec.convert(found, _EditedRun)
 
 
-def _view(connection: apsw.Connection, run: RunId) -> RunView:
+def _read_view(connection: apsw.Connection, run: RunId) -> RunView:
     return decode_run_views(read(connection, "runs", ids=encode([run]), payloads=1, results=0))[run]
 
 
-def _holder(connection: apsw.Connection, gate: int) -> str | None:
+def _find_holder(connection: apsw.Connection, gate: int) -> str | None:
     return cast("str | None", connection.execute("SELECT holder FROM gate WHERE key = ?", (gate,)).get)
 
 
-def _stands_before(connection: apsw.Connection, gate: int | None, due: Instant = _EVER, run: str = "") -> bool:
+def _is_waiting_before(connection: apsw.Connection, gate: int | None, due: Instant = _LATEST, run: str = "") -> bool:
     """Report whether a run in the line of a key lock comes before (due, id)."""
     found = connection.execute(
         "SELECT 1 FROM waiting INDEXED BY waiting_blocked"
@@ -146,7 +146,7 @@ def _stands_before(connection: apsw.Connection, gate: int | None, due: Instant =
     return found is not None
 
 
-def _lane(connection: apsw.Connection, new: NewRun) -> int:
+def _find_label_set(connection: apsw.Connection, new: NewRun) -> int:
     requires = encode_label_set(new.policy.requires)
     if requires is None:
         return 0
@@ -154,10 +154,10 @@ def _lane(connection: apsw.Connection, new: NewRun) -> int:
     return cast("int", connection.execute("SELECT id FROM lane WHERE requires = ?", (requires,)).get)
 
 
-def _put_back(
+def _insert_edited(
     connection: apsw.Connection,
     new: NewRun,
-    row: _Row,
+    row: _EditedRun,
     state: str,
     due: Instant,
     gate: int | None,
@@ -185,7 +185,7 @@ def _put_back(
         "deadline": None if new.deadline is None or state == "after" else due + new.deadline,
         "gate": gate,
         "replay_of": row.replay_of,
-        "lane": _lane(connection, new) if row.target is None else -int(row.target),
+        "lane": _find_label_set(connection, new) if row.target is None else -int(row.target),
         "target": row.target,
         "limits": limits,
     }

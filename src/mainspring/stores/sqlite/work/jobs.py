@@ -17,7 +17,7 @@ from mainspring.core.store import KEYS_KEPT, Put, PutOutcome, build_conflict, re
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.sqlite.connection import QUERIES
 from mainspring.stores.sqlite.records.audit import write_audit
-from mainspring.stores.sqlite.records.calendars import calendar_rev, mind_calendars
+from mainspring.stores.sqlite.records.calendars import check_calendars_exist, count_calendar_changes
 from mainspring.stores.sqlite.rows.answers import (
     StoredJobState,
     decode_new_job_states,
@@ -26,7 +26,7 @@ from mainspring.stores.sqlite.rows.answers import (
 )
 from mainspring.stores.sqlite.rows.encoding import encode, encode_bytes, encode_policy
 from mainspring.stores.sqlite.rows.jobs import decode_jobs
-from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures, read
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
@@ -38,10 +38,10 @@ class SqliteJobs(SqliteQueues):
         if not jobs:
             return []
         for job in jobs:
-            self._shard_of(job.id)
+            self._find_shard(job.id)
         await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
         # Declarations are rare, and their next tick is computed in Python: one at a time.
-        return await self._work(lambda connection, now: _put_all(connection, jobs, now))
+        return await self._write(lambda connection, now: _put_all(connection, jobs, now))
 
     async def set_jobs_state(
         self,
@@ -55,7 +55,7 @@ class SqliteJobs(SqliteQueues):
         ids = list(dict.fromkeys(jobs))
         until = resume_at if state is JobState.PAUSED else None
         why = "" if author is None else author.why
-        call = Call("set_jobs", encode((state, ids, until, why)))
+        call = ProcedureCall("set_jobs", encode((state, ids, until, why)))
 
         def read_states(connection: apsw.Connection) -> list[StoredJobState]:
             return decode_stored_job_states(read(connection, "job_states", ids=encode(ids)))
@@ -63,7 +63,7 @@ class SqliteJobs(SqliteQueues):
         def change(connection: apsw.Connection, now: Instant) -> str:
             if state is JobState.CANCELLED:
                 # Which ticks are due is computed in Python, too.
-                for job in stored_jobs(connection, ids):
+                for job in read_jobs(connection, ids):
                     _drop_ticks(connection, job, now, "cancelled")
             before, answer, after = (
                 read_states(connection),
@@ -79,29 +79,29 @@ class SqliteJobs(SqliteQueues):
             return answer
 
         alone = state is JobState.CANCELLED or author is not None
-        return decode_new_job_states(await self._writer.ask(change if alone else call))
+        return decode_new_job_states(await self._writer.run(change if alone else call))
 
 
 def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) -> list[Put]:
     for job in jobs:
-        if job.expected_version is not None and _known(connection, job) is None:
+        if job.expected_version is not None and _find_job(connection, job) is None:
             raise NotFound(f"there is no job {job.spec.name!r}")
-        mind_calendars(connection, job)
+        check_calendars_exist(connection, job)
     made: dict[str, list[Change]] = {}
     whys: dict[str, str] = {}
     stored = []
     for job in jobs:
-        used = _put_before(connection, job, now)
+        used = _answer_repeated_put(connection, job, now)
         if used is not None:
             stored.append(used)
             continue
-        known = _known(connection, job)
+        known = _find_job(connection, job)
         # None if the stored version cannot be decoded: then the declaration is a new version in any case.
-        before = None if known is None else next(iter(stored_jobs(connection, [known[0]])), None)
-        put = _put(connection, job, known, before, now)
+        before = None if known is None else next(iter(read_jobs(connection, [known[0]])), None)
+        put = _put_job(connection, job, known, before, now)
         stored.append(put)
         if put.outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
-            _watch(connection, put.job, before, now)
+            _watch_objectives(connection, put.job, before, now)
         if job.idempotency is not None and put.outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
             connection.execute(
                 "INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at) VALUES (?, ?, ?, ?, ?)",
@@ -116,7 +116,7 @@ def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) 
     return stored
 
 
-def _known(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, JobState] | None:
+def _find_job(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, JobState] | None:
     found = connection.execute(QUERIES["job_named"], (job.tenant, job.spec.name)).get
     if found is None:
         return None
@@ -124,7 +124,7 @@ def _known(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, JobSta
     return known, version, JobState(state)
 
 
-def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put | None:
+def _answer_repeated_put(connection: apsw.Connection, new: NewJob, now: Instant) -> Put | None:
     """Answer a put whose idempotency key was used for a job or run that exists; None otherwise."""
     if new.idempotency is None:
         return None
@@ -135,7 +135,7 @@ def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put |
     if found is None:
         return None
     made, fingerprint = cast("tuple[str, str]", found)
-    for job in stored_jobs(connection, [JobId(made)]):
+    for job in read_jobs(connection, [JobId(made)]):
         same = new.idempotency.fingerprint.hex() == fingerprint
         return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
     if not decode_stored_states(read(connection, "run_states", ids=encode([made]))):
@@ -143,7 +143,7 @@ def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put |
     return build_conflict(new, made)
 
 
-def _put(
+def _put_job(
     connection: apsw.Connection,
     new: NewJob,
     known: tuple[JobId, int, JobState] | None,
@@ -151,9 +151,9 @@ def _put(
     now: Instant,
 ) -> Put:
     if known is None:
-        _make(connection, new, now)
+        _create_job(connection, new, now)
         _start_schedule(connection, new.id, new, now)
-        return Put(stored_jobs(connection, [new.id])[0], PutOutcome.CREATED)
+        return Put(read_jobs(connection, [new.id])[0], PutOutcome.CREATED)
     job, version, state = known
     ticking = state in _TICKING
     same = before is not None and before.spec == new.spec and before.payload == new.payload
@@ -174,10 +174,10 @@ def _put(
         connection.execute("UPDATE schedule SET resume_at = NULL, paused_until = NULL WHERE job_id = ?", (job,))
     if not ticking or rescheduled:
         _start_schedule(connection, job, new, now)
-    return Put(stored_jobs(connection, [job])[0], PutOutcome.CHANGED)
+    return Put(read_jobs(connection, [job])[0], PutOutcome.CHANGED)
 
 
-def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Instant) -> None:
+def _watch_objectives(connection: apsw.Connection, job: Job, before: Job | None, now: Instant) -> None:
     """Evaluate the objectives of a declared job from now on, if they or its schedule changed."""
     slo = job.spec.slo
     if slo is None:
@@ -196,7 +196,7 @@ def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Insta
         )
 
 
-def _make(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
+def _create_job(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
     connection.execute(
         "INSERT INTO job (id, tenant, name, version, state, created_at, updated_at) VALUES (?, ?, ?, 0, ?, ?, ?)",
         (new.id, new.tenant, new.spec.name, JobState.SCHEDULED.value, now, now),
@@ -232,7 +232,7 @@ def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: I
     connection.execute(
         "UPDATE schedule SET next_fire = ?1, active = ?1 IS NOT NULL, awaits = NULL, rev = rev + 1, tick = ?3,"
         " calendar_rev = ?4 WHERE job_id = ?2",
-        (now if ahead else first, job, first if ahead else None, calendar_rev(connection, new.tenant)),
+        (now if ahead else first, job, first if ahead else None, count_calendar_changes(connection, new.tenant)),
     )
     if first is None:
         connection.execute("UPDATE job SET state = 'finished', updated_at = ? WHERE id = ?", (now, job))
@@ -250,6 +250,6 @@ def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str
     )
 
 
-def stored_jobs(connection: apsw.Connection, ids: list[JobId], *, payloads: bool = True) -> list[Job]:
+def read_jobs(connection: apsw.Connection, ids: list[JobId], *, payloads: bool = True) -> list[Job]:
     """Return the jobs that exist and can be decoded."""
     return decode_jobs(read(connection, "jobs", ids=encode(ids), payloads=int(payloads)))

@@ -14,13 +14,13 @@ from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolic
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Demand
 from mainspring.stores.changes import Change, what_differs
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.rows.encoding import encode
-from mainspring.stores.sqlite.threads import Call, call_procedures
+from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures
 
 #: Seconds between reads of the set of queues with a policy.
-_ASK_AGAIN = 1.0
+_REFRESH_SECONDS = 1.0
 #: Created when the first queue becomes fair: covers the default tenant, which the other index leaves out.
 _INDEX = (
     "CREATE INDEX IF NOT EXISTS run_turn ON run (queue, lane, rank, id) WHERE state = 'queued' AND tenant = 'default'"
@@ -51,10 +51,10 @@ _BUSY = (
 )
 
 
-class SqliteQueues(Part):
+class SqliteQueues(SqliteBase):
     #: Queues with a policy that claims must apply, and when they were read.
-    _policed: frozenset[str] = frozenset()
-    _policed_at: float = -_ASK_AGAIN
+    _policy_queues: frozenset[str] = frozenset()
+    _policy_queues_read_at: float = -_REFRESH_SECONDS
     #: Queues that the store has marked as having runs of several slots.
     _weighted: frozenset[str] = frozenset()
     #: Queues that the store has marked as having a worker with a pool for each priority.
@@ -65,7 +65,7 @@ class SqliteQueues(Part):
         budget = policy.retries
 
         def put(connection: apsw.Connection, now: Instant) -> None:
-            before = _policy_of(connection, queue)
+            before = _read_policy(connection, queue)
             if policy.fair:
                 connection.execute(_INDEX)
             connection.execute(
@@ -84,12 +84,12 @@ class SqliteQueues(Part):
             if differs is not None:
                 write_audit(connection, now, "queues.set", author, [Change("", queue, *differs)])
 
-        await self._work(put)
-        self._policed_at = -_ASK_AGAIN
+        await self._write(put)
+        self._policy_queues_read_at = -_REFRESH_SECONDS
 
     async def queue_policies(self) -> dict[str, QueuePolicy]:
-        said = msgspec.json.decode(await self._reader.read("queue_policies"), type=dict[str, str])
-        policies = {queue: _read(text) for queue, text in said.items()}
+        stored = msgspec.json.decode(await self._reader.read("queue_policies"), type=dict[str, str])
+        policies = {queue: _decode_policy(text) for queue, text in stored.items()}
         return {queue: policy for queue, policy in sorted(policies.items()) if policy != NO_POLICY}
 
     async def _mark_weighted(self, queues: Iterable[str]) -> None:
@@ -107,10 +107,10 @@ class SqliteQueues(Part):
                 [(queue,) for queue in sorted(queues)],
             )
 
-        await self._work(mark)
-        self._policed_at = -_ASK_AGAIN
+        await self._write(mark)
+        self._policy_queues_read_at = -_REFRESH_SECONDS
 
-    async def _policed_of(self, demands: Sequence[Demand]) -> list[Demand]:
+    async def _filter_policy_demands(self, demands: Sequence[Demand]) -> list[Demand]:
         """Return the demands on queues with a policy that claims must apply.
 
         A new policy is noticed within a second; until then nothing is claimed from its queue.
@@ -120,12 +120,14 @@ class SqliteQueues(Part):
             await self._mark("pooled", pooled - self._pooled)
             self._pooled |= pooled
         now = asyncio.get_running_loop().time()
-        if now - self._policed_at >= _ASK_AGAIN:
-            self._policed = frozenset(msgspec.json.decode(await self._reader.read("policed"), type=list[str]))
-            self._policed_at = now
-        return [demand for demand in demands if demand.queue in self._policed] if self._policed else []
+        if now - self._policy_queues_read_at >= _REFRESH_SECONDS:
+            self._policy_queues = frozenset(msgspec.json.decode(await self._reader.read("policed"), type=list[str]))
+            self._policy_queues_read_at = now
+        return [demand for demand in demands if demand.queue in self._policy_queues] if self._policy_queues else []
 
-    async def _claim_policed(self, session: SessionId, number: int, demands: Sequence[Demand]) -> tuple[str, set[str]]:
+    async def _claim_by_policy(
+        self, session: SessionId, number: int, demands: Sequence[Demand]
+    ) -> tuple[str, set[str]]:
         """Claim from queues with a policy; Python chooses the runs, in one transaction with the claim.
 
         Return the answer, and the queues with a concurrency limit.
@@ -142,18 +144,18 @@ class SqliteQueues(Part):
             connection.execute("DELETE FROM chosen")
             if found is not None:
                 lanes = msgspec.json.decode(cast("str", found), type=list[int])
-                room = _room(connection)
+                room = _read_room(connection)
                 for demand in demands:
-                    if _Pick(connection, demand, lanes, now, room).choose():
+                    if _QueueChoice(connection, demand, lanes, now, room).choose():
                         bounded.add(demand.queue)
-            [answer] = call_procedures(connection, [Call("claim", batch, session, number)], now)
+            [answer] = call_procedures(connection, [ProcedureCall("claim", batch, session, number)], now)
             connection.execute("DELETE FROM chosen")
             return answer, bounded
 
-        return await self._work(claim)
+        return await self._write(claim)
 
 
-class _Pick:
+class _QueueChoice:
     """Chooses the next runs of one queue and writes them to ``chosen``."""
 
     def __init__(
@@ -168,7 +170,7 @@ class _Pick:
             "SELECT policy, weighted, clock FROM queue_policy WHERE queue = ?", (demand.queue,)
         ).fetchone()
         policy, weighted, self._clock = cast("tuple[str | None, int, int]", found or (None, 0, 0))
-        self._policy = _read(policy)
+        self._policy = _decode_policy(policy)
         self._weight = _WEIGHT if weighted else "1"
         self._paused = self._texts(
             "SELECT tenant FROM pause WHERE queue IN ('', ?) AND (until IS NULL OR until > ?)", demand.queue, now
@@ -180,7 +182,7 @@ class _Pick:
         if bound is not None:
             statement = f"{_BUSY} WHERE r.queue = ?"
             busy = cast("int", self._connection.execute(statement, (self._demand.queue,)).get)
-            most = min(most, bound - busy - len(self._chosen()))
+            most = min(most, bound - busy - len(self._read_chosen()))
         if most > 0 and "" not in self._paused:
             self._choose(most)
         return bound is not None
@@ -190,11 +192,11 @@ class _Pick:
         limit = demand.limit
         own = [lane for lane in self._lanes if lane < 0]
         if not policy.fair:
-            self._keep(self._run(limit, most, None, self._lanes))
+            self._store_chosen(self._choose_runs(limit, most, None, self._lanes))
             return
         if own:
             # Runs for this worker alone do not take part in fair turns.
-            kept = self._keep(self._run(limit, most, None, own))
+            kept = self._store_chosen(self._choose_runs(limit, most, None, own))
             limit -= sum(min(candidate.weight, demand.slots or limit) for candidate in kept)
             most -= len(kept)
         tags = dict(
@@ -207,7 +209,7 @@ class _Pick:
         if demand.tenant is not None:
             tenants &= {demand.tenant}
         turns = Turns(self._clock, tags, policy.shares, tenants)
-        self._keep(self._run(limit, most, turns, [lane for lane in self._lanes if lane >= 0]))
+        self._store_chosen(self._choose_runs(limit, most, turns, [lane for lane in self._lanes if lane >= 0]))
         self._connection.execute("UPDATE queue_policy SET clock = ? WHERE queue = ?", (turns.clock, demand.queue))
         self._connection.execute("DELETE FROM queue_turn WHERE queue = ?", (demand.queue,))
         self._connection.executemany(
@@ -215,13 +217,15 @@ class _Pick:
             [(demand.queue, tenant, tag) for tenant, tag in turns.kept().items()],
         )
 
-    def _run(self, limit: int, most: int, turns: Turns | None, lanes: Sequence[int]) -> list[Candidate]:
+    def _choose_runs(self, limit: int, most: int, turns: Turns | None, lanes: Sequence[int]) -> list[Candidate]:
         return made(
             choose(limit, self._demand.slots, most, turns, self._room),
-            lambda wanted: {group: self._best(group, count, lanes, wanted) for group, count in wanted.most.items()},
+            lambda wanted: {
+                group: self._read_best(group, count, lanes, wanted) for group, count in wanted.most.items()
+            },
         )
 
-    def _best(self, group: str, count: int, lanes: Sequence[int], wanted: Wanted) -> list[Candidate]:
+    def _read_best(self, group: str, count: int, lanes: Sequence[int], wanted: Wanted) -> list[Candidate]:
         tenant = group or self._demand.tenant
         if tenant is None:
             index, only = "run_ready", ""
@@ -234,7 +238,7 @@ class _Pick:
             "queue": self._demand.queue,
             "now": self._now,
             "full": encode([*wanted.full, *self._paused]),
-            "seen": encode([*wanted.seen, *self._chosen()]),
+            "seen": encode([*wanted.seen, *self._read_chosen()]),
             "most": count,
             "priority": self._demand.priority,
         }
@@ -247,10 +251,10 @@ class _Pick:
         ]
         return sorted(found, key=lambda candidate: (candidate.rank, candidate.id))[:count]
 
-    def _chosen(self) -> list[str]:
+    def _read_chosen(self) -> list[str]:
         return self._texts("SELECT id FROM chosen WHERE queue = ?", self._demand.queue)
 
-    def _keep(self, chosen: list[Candidate]) -> list[Candidate]:
+    def _store_chosen(self, chosen: list[Candidate]) -> list[Candidate]:
         self._connection.executemany(
             "INSERT INTO chosen (queue, id) VALUES (?, ?)", [(self._demand.queue, item.id) for item in chosen]
         )
@@ -260,7 +264,7 @@ class _Pick:
         return [cast("str", text) for (text,) in self._connection.execute(statement, values)]
 
 
-def _room(connection: apsw.Connection) -> dict[str, int]:
+def _read_room(connection: apsw.Connection) -> dict[str, int]:
     """Return how many more runs each tenant with a quota may run at once."""
     room: dict[str, int] = {}
     for tenant, most in connection.execute("SELECT name, running FROM tenant WHERE running IS NOT NULL"):
@@ -269,13 +273,13 @@ def _room(connection: apsw.Connection) -> dict[str, int]:
     return room
 
 
-def _policy_of(connection: apsw.Connection, queue: str) -> QueuePolicy:
-    return _read(
+def _read_policy(connection: apsw.Connection, queue: str) -> QueuePolicy:
+    return _decode_policy(
         cast("str | None", connection.execute("SELECT policy FROM queue_policy WHERE queue = ?", (queue,)).get)
     )
 
 
-def _read(text: str | None) -> QueuePolicy:
+def _decode_policy(text: str | None) -> QueuePolicy:
     """Decode a policy. One that this program cannot read, such as a newer one's, counts as none and blocks nothing."""
     try:
         return NO_POLICY if text is None else msgspec.json.decode(text, type=QueuePolicy)

@@ -11,23 +11,23 @@ from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.work.workforce import SqliteWorkforce
 
 #: How far the metrics lag: processes that share a file do not agree on the time to the microsecond.
-_BEHIND: Micros = 15 * SECOND
-_DEADLINE = fingerprint_of("deadline", "")
+_LAG: Micros = 15 * SECOND
+_DEADLINE_FINGERPRINT = fingerprint_of("deadline", "")
 
 
 class SqliteReaping(SqliteWorkforce):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
-        return await self._held(await self._writer.call("bury", size=limit))
+        return await self._decode_held(await self._writer.call("bury", argument=limit))
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
         before = self._time.now() - grace
-        return await self._held(await self._reader.read("overdue_runs", before=before, limit=limit))
+        return await self._decode_held(await self._reader.read("overdue_runs", before=before, limit=limit))
 
     async def expire(self, limit: int) -> int:
-        return int(await self._writer.call("expire", _DEADLINE, size=limit))
+        return int(await self._writer.call("expire", _DEADLINE_FINGERPRINT, argument=limit))
 
     async def resolve(self, limit: int) -> int:
-        return int(await self._writer.call("resolve", size=limit))
+        return int(await self._writer.call("resolve", argument=limit))
 
     async def sweep(self, limit: int) -> int:
         # The search costs as much as there are keys, so the reader does it; the writer checks the candidates again.
@@ -38,7 +38,7 @@ class SqliteReaping(SqliteWorkforce):
 
     async def tidy(self) -> list[Unattempted]:
         """Forget expired state. SQLite itself needs no upkeep: it reuses pages and checkpoints its log as it goes."""
-        batch = encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
+        batch = encode((KEYS_KEPT, EVENTS_KEPT, _LAG))
         ended: list[Unattempted] = []
         more = True
         # Other requests get their turn in between.
@@ -62,4 +62,4 @@ class SqliteReaping(SqliteWorkforce):
         # A tick is kept for as long as its run.
         cuts[-1] = min(cuts[-1], retention.cut("short", now))
         batch = encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
-        return int(await self._writer.call("prune", batch, size=limit))
+        return int(await self._writer.call("prune", batch, argument=limit))

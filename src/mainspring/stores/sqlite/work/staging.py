@@ -6,16 +6,16 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.job import Fire, Job
 from mainspring.core.store import Fired, Staged
-from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_fired, decode_staged, decode_upcoming
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.items import build_fire_item
 from mainspring.stores.sqlite.rows.jobs import decode_jobs
 
 
-class SqliteStaging(Part):
+class SqliteStaging(SqliteBase):
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
-        return decode_staged(await self._writer.call("stage", encode(list(shards)), who=owner, size=limit))
+        return decode_staged(await self._writer.call("stage", encode(list(shards)), session=owner, argument=limit))
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
         return decode_upcoming(
@@ -28,7 +28,7 @@ class SqliteStaging(Part):
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         if not fires:
             return []
-        answer = await self._writer.call("fire", encode([build_fire_item(fire) for fire in fires]), who=owner)
+        answer = await self._writer.call("fire", encode([build_fire_item(fire) for fire in fires]), session=owner)
         fired = [Fired(applied=False)] * len(fires)
         for applied in decode_fired(answer):
             fired[applied.index] = Fired(applied=True, runs=applied.runs, queues=tuple(applied.queues))

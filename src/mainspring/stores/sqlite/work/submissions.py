@@ -24,8 +24,8 @@ from mainspring.stores.sqlite.rows.items import (
     involves_other_runs,
     needs_full_submit,
 )
-from mainspring.stores.sqlite.threads import Call, call_procedures, read
-from mainspring.stores.sqlite.work.dependencies import submit_tied
+from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures, read
+from mainspring.stores.sqlite.work.dependencies import submit_linked_runs
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
 
@@ -42,7 +42,7 @@ class SqliteSubmissions(SqliteQueues):
             )
             return {str(key) for (key,) in found}
 
-        return await self._work(look)
+        return await self._write(look)
 
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
@@ -50,25 +50,25 @@ class SqliteSubmissions(SqliteQueues):
         if any(run.policy.weight > 1 for run in runs):
             await self._mark_weighted(run.queue for run in runs if run.policy.weight > 1)
         if any(map(involves_other_runs, runs)):
-            shards = [self._shard_of(run.id) for run in runs]
-            return await self._work(lambda connection, now: submit_tied(connection, runs, shards, now))
+            shards = [self._find_shard(run.id) for run in runs]
+            return await self._write(lambda connection, now: submit_linked_runs(connection, runs, shards, now))
         if any(map(needs_full_submit, runs)):
             return await self._submit_more(runs)
-        batch = encode([build_submit_item(run, self._shard_of(run.id)) for run in runs])
-        answer = await self._writer.call("submit", batch, size=len(runs))
+        batch = encode([build_submit_item(run, self._find_shard(run.id)) for run in runs])
+        answer = await self._writer.call("submit", batch, argument=len(runs))
         accepted = [Accepted(run.id, RunState.QUEUED, True) for run in runs]
         for other in decode_submit(answer):
             accepted[other.index] = Accepted(runs[other.index].id, other.state, other.new != 0)
         return accepted
 
     async def _submit_more(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        batch = encode([build_full_submit_item(run, self._shard_of(run.id)) for run in runs])
-        answer = await self._writer.call("submit_more", batch, size=KEYS_KEPT)
+        batch = encode([build_full_submit_item(run, self._find_shard(run.id)) for run in runs])
+        answer = await self._writer.call("submit_more", batch, argument=KEYS_KEPT)
         return [Accepted(run.id, run.state, run.new != 0, run.conflict != 0) for run in decode_full_submit(answer)]
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         ids = encode(list(dict.fromkeys(runs)))
-        call = Call("cancel", ids)
+        call = ProcedureCall("cancel", ids)
 
         def cancel(connection: apsw.Connection, now: Instant) -> str:
             before = decode_stored_states(read(connection, "run_states", ids=ids))
@@ -78,5 +78,5 @@ class SqliteSubmissions(SqliteQueues):
             return answer
 
         # A call without an author shares a commit with others.
-        answer = await self._writer.ask(call if author is None else cancel)
+        answer = await self._writer.run(call if author is None else cancel)
         return decode_new_states(answer)

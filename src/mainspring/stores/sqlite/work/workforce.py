@@ -13,7 +13,7 @@ from mainspring.stores.sqlite.rows.answers import decode_heartbeat, decode_rejec
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.items import build_completion_item, build_cost_item
 from mainspring.stores.sqlite.rows.runs import decode_held_runs
-from mainspring.stores.sqlite.threads import Call, call_procedures
+from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
 
@@ -41,7 +41,7 @@ class SqliteWorkforce(SqliteQueues):
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> HeartbeatAnswer:
         batch = encode((ttl, list(held), list(pending)))
-        answer = await self._writer.call("beat", batch, who=session, size=last_claim)
+        answer = await self._writer.call("beat", batch, session=session, argument=last_claim)
         return decode_heartbeat(answer)
 
     async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
@@ -49,13 +49,13 @@ class SqliteWorkforce(SqliteQueues):
         return await asyncio.gather(*(self.heartbeat(session, ttl, (), (), -1) for session, ttl in leases))
 
     async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
-        policed = await self._policed_of(demands)
-        if policed:
-            answer, bounded = await self._claim_policed(session, number, policed)
-            held = await self._held(answer)
+        by_policy = await self._filter_policy_demands(demands)
+        if by_policy:
+            answer, bounded = await self._claim_by_policy(session, number, by_policy)
+            held = await self._decode_held(answer)
             for run in held:
                 run.limited = run.queue in bounded
-            others = [demand for demand in demands if demand not in policed]
+            others = [demand for demand in demands if demand not in by_policy]
             return held + (await self.claim(session, number, others) if others else [])
         limits: Counter[tuple[str, str | None]] = Counter()
         for demand in demands:
@@ -63,9 +63,9 @@ class SqliteWorkforce(SqliteQueues):
         # Demands for one tenant come last: only they consider what was picked before them.
         scopes = sorted(limits, key=lambda scope: scope[1] is not None)
         batch = encode([(queue, limits[queue, tenant], tenant) for queue, tenant in scopes])
-        return await self._held(await self._writer.call("claim", batch, who=session, size=number))
+        return await self._decode_held(await self._writer.call("claim", batch, session=session, argument=number))
 
-    async def _held(self, answer: str) -> list[HeldRun]:
+    async def _decode_held(self, answer: str) -> list[HeldRun]:
         held, unreadable = decode_held_runs(answer)
         await self.complete(unreadable)
         return held
@@ -75,15 +75,15 @@ class SqliteWorkforce(SqliteQueues):
             return []
         if any(completion.spent is not None for completion in completions):
             batch = encode([build_cost_item(completion) for completion in completions])
-            calls = [Call("settle", batch, 0, len(completions)), Call("spend", batch, 0, 0)]
-            answer = await self._work(lambda connection, now: call_procedures(connection, calls, now)[0])
+            calls = [ProcedureCall("settle", batch, 0, len(completions)), ProcedureCall("spend", batch, 0, 0)]
+            answer = await self._write(lambda connection, now: call_procedures(connection, calls, now)[0])
         else:
             batch = encode([build_completion_item(completion) for completion in completions])
-            answer = await self._writer.call("settle", batch, size=len(completions))
+            answer = await self._writer.call("settle", batch, argument=len(completions))
         answers = [CompletionAnswer.ACCEPTED] * len(completions)
         for rejected in decode_rejected(answer):
             answers[rejected.index] = rejected.answer
         return answers
 
     async def close_session(self, session: SessionId) -> None:
-        await self._writer.call("close_session", who=session)
+        await self._writer.call("close_session", session=session)

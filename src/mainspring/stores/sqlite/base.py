@@ -15,38 +15,38 @@ from mainspring.stores.sqlite.threads import Reader, Writer
 T = TypeVar("T")
 
 
-class Part:
+class SqliteBase:
     shards: int
     _writer: Writer
     _reader: Reader
     #: Serves queries for display: a long one must not delay a scheduler.
-    _browser: Reader
+    _display_reader: Reader
     _time: SteadyTime
     _guard: FileGuard
 
-    async def _work(self, work: Callable[[apsw.Connection, Instant], T]) -> T:
+    async def _write(self, write: Callable[[apsw.Connection, Instant], T]) -> T:
         """Run Python code in a transaction of its own. For rare operations only, because it shares no commit."""
-        done: list[T] = []
+        results: list[T] = []
 
-        def keep(connection: apsw.Connection, now: Instant) -> str:
-            done.append(work(connection, now))
+        def run(connection: apsw.Connection, now: Instant) -> str:
+            results.append(write(connection, now))
             return ""
 
-        await self._writer.ask(keep)
-        return done[0]
+        await self._writer.run(run)
+        return results[0]
 
-    async def _look(self, look: Callable[[apsw.Connection], T]) -> T:
+    async def _read(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run several reads on one snapshot of the database."""
-        seen: list[T] = []
+        results: list[T] = []
 
-        def keep(connection: apsw.Connection) -> str:
-            seen.append(look(connection))
+        def run(connection: apsw.Connection) -> str:
+            results.append(read(connection))
             return ""
 
-        await self._browser.ask(keep)
-        return seen[0]
+        await self._display_reader.run(run)
+        return results[0]
 
-    def _shard_of(self, identifier: str) -> int:
+    def _find_shard(self, identifier: str) -> int:
         """Return the shard that an id carries.
 
         Raises ``Invalid`` if the store does not have that shard: no scheduler would ever read it.
