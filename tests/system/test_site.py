@@ -20,7 +20,7 @@ from tools.links import ROOT, pages
 from tools.site.sources import list_sections
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site"), pytest.mark.timeout(900)]
-NEEDED = ("sphinx", "myst_parser", "furo")
+NEEDED = ("sphinx", "myst_parser", "furo", "sphinx_copybutton", "sphinx_inline_tabs")
 #: Elements whose attribute makes a browser load something.
 LOADS = {
     "script": "src",
@@ -111,6 +111,13 @@ def test_no_page_loads_anything_from_another_site(site: Path) -> None:
         assert [name for name in find_in_styles(style.read_text()) if _OUTSIDE.match(name)] == [], style
 
 
+def test_the_first_page_loads_less_than_300_kb(site: Path) -> None:
+    loading = Loading()
+    loading.feed((site / "index.html").read_text())
+    files = {(site / urlsplit(name).path).resolve() for name in loading.found if urlsplit(name).path}
+    assert sum(file.stat().st_size for file in (site / "index.html", *files)) < 300_000
+
+
 def test_the_check_finds_a_font_from_another_site() -> None:
     loading = Loading()
     loading.feed('<link rel="stylesheet" href="https://fonts.example/a.css"><p style="background: url(//x.example/a)">')
@@ -162,6 +169,9 @@ def test_a_browser_requests_only_the_site_and_its_search_finds_a_page(
             page.goto(urljoin(address, path))
         page.goto(urljoin(address, "search.html?q=rendezvous"))
         page.wait_for_selector("ul.search a[href*='architecture']", timeout=120_000)
+        page.goto(urljoin(address, "search.html?q=authentication"))
+        page.wait_for_selector("ul.search li")
+        assert "authentication.html" in str(page.locator("ul.search li a").first.get_attribute("href"))
         browser.close()
     assert {urlsplit(url).netloc for url in asked if not url.startswith("data:")} == {urlsplit(address).netloc}
     assert complaints == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.site.sources import assemble, list_sections
+from tools.site.sources import assemble, list_sections, with_tabs
 
 
 @pytest.fixture
@@ -61,4 +61,15 @@ def test_linked_files_are_copied_and_the_readme_is_the_first_page(root: Path, tm
     }
     index = (source / "index.md").read_text()
     assert index.startswith("# It\n")
+    assert (source / "docs/README.md").read_text().startswith("---\norphan: true")
     assert ":caption: Guides\n\ndocs/guides/b\ndocs/guides/a\n```" in index
+
+
+def test_marked_code_blocks_become_tabs() -> None:
+    text = "a\n\n<!-- tabs: pip | uv -->\n```sh\npip install x\n```\n\n```sh\nuv add x\n```\n\n```text\nrest\n```\nb\n"
+    assert with_tabs(text) == (
+        "a\n\n````{tab} pip\n```sh\npip install x\n```\n````\n\n````{tab} uv\n```sh\nuv add x\n```\n````"
+        "\n\n```text\nrest\n```\nb\n"
+    )
+    with pytest.raises(ValueError, match="1 code blocks follow"):
+        with_tabs("<!-- tabs: pip | uv -->\n```sh\npip install x\n```\n")

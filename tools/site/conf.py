@@ -8,13 +8,16 @@ project = "Mainspring"
 version = release = tomllib.loads((_SITE.parents[1] / "pyproject.toml").read_text())["project"]["version"]
 copyright = "the maintainers of Mainspring"  # noqa: A001 - its name is Sphinx's
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton", "sphinx_inline_tabs"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 6
 # A page may begin below the first level, as those that are generated do, and code may be of no language.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 # Markdown as it is read elsewhere: straight quotes stay.
 smartquotes = False
+
+# A prompt is not copied.
+copybutton_prompt_text = "$ "
 
 html_theme = "furo"
 html_title = f"Mainspring {version}"

@@ -14,6 +14,9 @@ from tools.site.sequence import with_pictures
 _HEADING = re.compile(r"^# +(.+)$", re.MULTILINE)
 _SECTION = re.compile(r"^## +(.+)$")
 _INDEX = Path("docs/README.md")
+#: ``<!-- tabs: pip | uv -->`` before as many code blocks.
+_TABS = re.compile(r"^<!-- tabs: (.+?) -->\n((?:\n*```\w*\n.*?^```$)+)", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```\w*\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 def assemble(root: Path, source: Path) -> None:
@@ -23,13 +26,30 @@ def assemble(root: Path, source: Path) -> None:
         text = page.read_text("utf-8")
         if inside == Path("README.md"):
             inside, text = Path("index.md"), text + _write_navigation(root)
-        _write(source / inside, with_pictures(text, _title(page)))
+        elif inside == _INDEX:
+            # The navigation replaces it.
+            text = f"---\norphan: true\n---\n\n{text}"
+        _write(source / inside, with_pictures(with_tabs(text), _title(page)))
         for link in links_of(page):
             target = (page.parent / link.target.partition("#")[0]).resolve()
             if target.is_file() and target.suffix != ".md":
                 copy = source / target.relative_to(root.resolve())
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(target, copy)
+
+
+def with_tabs(text: str) -> str:
+    """Return the text with the marked code blocks as tabs. Elsewhere they are read one after the other."""
+
+    def build(match: re.Match[str]) -> str:
+        titles, blocks = match[1].split(" | "), _BLOCK.findall(match[2])
+        if len(blocks) < len(titles):
+            raise ValueError(f"tabs: {match[1]}: {len(blocks)} code blocks follow")
+        used = match[2].index(blocks[len(titles) - 1]) + len(blocks[len(titles) - 1])
+        tabs = "\n\n".join(f"````{{tab}} {title}\n{block}\n````" for title, block in zip(titles, blocks, strict=False))
+        return tabs + match[2][used:]
+
+    return _TABS.sub(build, text)
 
 
 def list_sections(root: Path) -> dict[str, list[Path]]:
