@@ -123,6 +123,31 @@ def test_a_form_for_a_task_has_a_field_for_each_argument(
     assert (job["queue"], job["priority"], job["maxRetries"], job["timeout"]) == ("reports", 8, 9, "2m")
 
 
+def test_input_survives_a_change_of_the_task(site: Site, ids: dict[str, str], page: Page) -> None:
+    def choose(task: str) -> None:
+        with page.expect_response(lambda answer: f"jobs/new?task={task}" in answer.url):
+            page.get_by_label("Task", exact=True).fill(task)
+
+    page.goto("jobs/new")
+    payload, argument = page.get_by_label("Payload", exact=True), page.get_by_label("user_id", exact=True)
+    choose("not_registered")
+    payload.fill('{"user_id": 7}')
+    choose("not_registered_either")
+    expect(payload).to_have_value('{"user_id": 7}')
+    choose("send_welcome")
+    expect(payload).to_have_count(0)
+    argument.fill("8")
+    choose("not_registered")
+    expect(payload).to_have_value('{"user_id": 7}')
+    payload.fill("")
+    choose("send_welcome")
+    expect(argument).to_have_value("8")
+    choose("not_registered")
+    expect(argument).to_have_count(0)
+    # An empty payload has its default again.
+    expect(payload).to_have_value("{}")
+
+
 def test_tasks_are_listed_with_their_options(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("tasks")
     row = page.locator("tr", has=page.get_by_role("link", name="many_arguments", exact=True))

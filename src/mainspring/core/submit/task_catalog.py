@@ -54,8 +54,13 @@ class TaskCatalog:
     async def check(self, task: str, payload: bytes) -> None:
         """Raise ``Invalid``, which names the argument, for a payload that the task cannot take."""
         known = await self.find_known(task)
-        if known is None or not known.entry.checked:
+        if known is not None:
+            self._check(known, payload)
+
+    def _check(self, known: KnownTask, payload: bytes) -> None:
+        if not known.entry.checked:
             return
+        task = known.entry.name
         compiled = self._checks.get(task)
         if compiled is None or compiled[0] != known.rev:
             compiled = self._checks[task] = (known.rev, compile_check(task, known.entry.arguments))
@@ -71,10 +76,9 @@ class TaskCatalog:
             return runs
         filled = []
         for run in runs:
-            if run.id in given:
-                await self.check(run.task, run.payload)
-                entry = await self.find(run.task)
-                run = run if entry is None else fill_in_defaults(run, entry, given[run.id], run.payload)
+            if run.id in given and (known := await self.find_known(run.task)) is not None:
+                self._check(known, run.payload)
+                run = fill_in_defaults(run, known.entry, given[run.id], run.payload)
             filled.append(run)
         return filled
 

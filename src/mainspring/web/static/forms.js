@@ -49,10 +49,28 @@ function dialogs() {
   });
 }
 
+// The fields of the arguments are replaced with the task. Input is kept, and shown wherever a field has the same name.
+function keepArguments() {
+  const kept = new Map();
+  document.addEventListener("htmx:beforeSwap", ({ target }) => {
+    if (target.id !== "of-task") return;
+    for (const input of target.querySelectorAll("[name]")) kept.set(input.name, input.value);
+  });
+  document.addEventListener("htmx:afterSwap", ({ target }) => {
+    if (target.id !== "of-task") return;
+    for (const input of document.querySelectorAll("#of-task [name]")) {
+      if (!kept.get(input.name)) continue;
+      input.value = kept.get(input.name);
+      input.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+  });
+}
+
 export function forms() {
   dialogs();
   const form = document.querySelector("[data-job-form]");
   if (!form) return;
+  keepArguments();
   document.addEventListener("htmx:afterSwap", (event) => { if (event.target.id === "preview") mark(form); });
   form.addEventListener("htmx:afterRequest", (event) => {
     if (event.target === form && !event.detail.successful) {
