@@ -64,7 +64,7 @@ class KeptSqlite:
 
     def _remember_rows(self, connection: apsw.Connection, now: Instant) -> str:
         tables = connection.execute("""
-            SELECT printf('main."%w"', name) FROM sqlite_master WHERE type = 'table'
+            SELECT printf('main."%w"', name) FROM sqlite_master WHERE type = 'table' AND name <> 'file_generation'
             UNION ALL SELECT printf('temp."%w"', name) FROM sqlite_temp_master WHERE type = 'table'
         """)
         self._first_rows = {str(table): list(connection.execute(f"SELECT * FROM {table}")) for (table,) in list(tables)}
