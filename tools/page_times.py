@@ -25,7 +25,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Finding
 from mainspring.core.ports.health import SettingView
 from mainspring.stores.postgres import PostgresStore
-from mainspring.web.app import UiSettings, make_ui
+from mainspring.web.app import DashboardSettings, build_dashboard
 from tests.api.conftest import Service
 from tests.support.builders import SHARDS, a_fire, a_job, a_run, a_spec, a_tick, every
 from tests.support.databases import create_database, drop_database, with_database
@@ -138,7 +138,7 @@ async def measure(dsn: str, runs: int) -> None:
             ]
         large, workflow = [one["workflowId"] for one in found[0]]
         failed, job = failed[0]["runId"], job[0]["jobId"]
-        app = make_ui(service.api, _nothing, PAGES, UiSettings())
+        app = build_dashboard(service.api, _nothing, PAGES, DashboardSettings())
         pages = {**pages_of(failed, job, workflow), "of 10,000 nodes": f"/workflows/{large}"}
         server = await find_server(dsn)
         async with httpx2.AsyncClient(

@@ -10,7 +10,7 @@ import pytest
 from mainspring.config.pages import PAGES
 from mainspring.http.problem_types import TYPES, find_type
 from mainspring.http.problems import Problem
-from mainspring.web.app import make_ui
+from mainspring.web.app import build_dashboard
 from tests.api.conftest import Service, memory_only
 from tools import problems_reference
 
@@ -107,7 +107,7 @@ async def test_the_type_of_a_problem_leads_to_its_description(client: httpx2.Asy
 async def test_a_problem_says_whether_the_path_or_the_object_is_unknown(
     service: Service, method: str, path: str, kind: str, words: str
 ) -> None:
-    dashboard = httpx2.ASGITransport(app=make_ui(service.api, service.app, PAGES))
+    dashboard = httpx2.ASGITransport(app=build_dashboard(service.api, service.app, PAGES))
     async with (
         service.client() as alone,
         httpx2.AsyncClient(transport=dashboard, base_url="http://localhost") as with_dashboard,
@@ -123,7 +123,7 @@ async def test_a_problem_says_whether_the_path_or_the_object_is_unknown(
 
 @memory_only
 async def test_only_browsers_get_a_page_about_an_unknown_path(service: Service) -> None:
-    transport = httpx2.ASGITransport(app=make_ui(service.api, service.app, PAGES))
+    transport = httpx2.ASGITransport(app=build_dashboard(service.api, service.app, PAGES))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for path in ("/nowhere", f"/jobs/{MISSING}", f"/runs/{MISSING}"):
             browser = await client.get(path, headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})

@@ -16,8 +16,8 @@ from mainspring.core.model.base.instant import HOUR
 from mainspring.http.auth.authenticator import REFUSED_WITHIN
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.web.app import UiSettings, make_ui
-from mainspring.web.job_fields import values_of
+from mainspring.web.app import DashboardSettings, build_dashboard
+from mainspring.web.job_fields import build_form_values
 from tests.api.conftest import Service
 from tests.support.virtual import in_virtual_time
 
@@ -25,7 +25,7 @@ KEY = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 def ui(service: Service, *, read_only: bool = False, root: str = "") -> httpx2.AsyncClient:
-    app = make_ui(service.api, service.app, PAGES, UiSettings(secret="s" * 32, read_only=read_only))
+    app = build_dashboard(service.api, service.app, PAGES, DashboardSettings(secret="s" * 32, read_only=read_only))
     transport = httpx2.ASGITransport(app=cast(Any, app), root_path=root)
     return httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
@@ -159,7 +159,7 @@ async def test_a_form_changes_only_the_edited_fields(local: Service) -> None:
         assert made.status_code == 201, made.text
         path = f"/v1/jobs/{made.json()['jobId']}"
         before = msgspec.json.decode((await api.get(path)).content, type=JobOut)
-    values = values_of(before)
+    values = build_form_values(before)
     async with ui(local) as client:
         token = KEY.findall((await client.get(f"/jobs/{before.job_id}/edit")).text)[0]
         changed = {**values, "every": "2h", "deadline": "", "owner": "", "tags": "a, b", "csrf": token, "version": "1"}
@@ -294,7 +294,9 @@ def test_the_settings_of_the_guide_are_valid(tmp_path: Path) -> None:
 
 
 async def test_redacted_fields_are_hidden_and_unchanged_by_an_edit(local: Service) -> None:
-    app = make_ui(local.api, local.app, PAGES, UiSettings(secret="s" * 32, redact=("password", "*token*")))
+    app = build_dashboard(
+        local.api, local.app, PAGES, DashboardSettings(secret="s" * 32, redact=("password", "*token*"))
+    )
     made = {"task": "t", "name": "n", "every": "1h", "payload": {"user": "ada", "password": "open sesame"}}
     async with local.client() as api:
         job = (await api.post("/v1/jobs", json=made)).json()["jobId"]

@@ -29,7 +29,7 @@ def test_the_form_validates_while_the_user_types_and_creates_a_schedule(
     expect(page.get_by_label("Notes")).to_contain_text("02:30 does not exist: runs once, at 03:00")
     expect(page.get_by_label("Expression", exact=True)).not_to_have_attribute("aria-invalid", "true")
     page.get_by_label("user_id", exact=True).fill("ada")
-    expect(preview).to_contain_text("is no number")
+    expect(preview).to_contain_text("is not a number")
     page.get_by_label("user_id", exact=True).fill("1")
     expect(preview).to_contain_text("every day at 02:30")
     page.get_by_role("button", name="Make the job").click()
@@ -55,7 +55,7 @@ def test_every_invalid_field_is_marked(site: Site, ids: dict[str, str], page: Pa
         ("Payload", "is not JSON"),
         ("Expression", "25 is out of range"),
         ("Time zone", "Europe/Nowhere"),
-        ("Retries", "is no whole number"),
+        ("Retries", "is not a whole number"),
         ("Priority", "must be at most 10"),
     ):
         field = page.locator(".field", has=page.get_by_label(label, exact=True))
@@ -106,9 +106,9 @@ def test_a_form_for_a_task_has_a_field_for_each_argument(
     preview = page.get_by_label("Preview", exact=True)
     expect(preview).to_contain_text("Required: count")
     page.get_by_label("count", exact=True).fill("ten")
-    expect(page.locator(".field", has=page.get_by_label("count", exact=True))).to_contain_text("is no number")
+    expect(page.locator(".field", has=page.get_by_label("count", exact=True))).to_contain_text("is not a number")
     page.get_by_role("button", name="Make the job").click()
-    expect(page.locator(".toast")).to_have_text("count: is no number · for example 3")
+    expect(page.locator(".toast")).to_have_text("count: is not a number · for example 3")
     page.get_by_label("count", exact=True).fill("10")
     page.get_by_label("title", exact=True).fill("a [title]")
     page.get_by_label("color (optional)", exact=True).select_option("blue")

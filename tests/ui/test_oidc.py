@@ -14,9 +14,9 @@ from mainspring.core.model.access.access import Principal, Role
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.web.app import UiSettings, make_ui
+from mainspring.web.app import DashboardSettings, build_dashboard
 from mainspring.web.oidc import OidcSettings
-from mainspring.web.session import COOKIE, Sealer, new_session
+from mainspring.web.session import COOKIE, CookieCipher, build_session
 from tests.api.conftest import Service
 from tests.support.openid_provider import Provider
 
@@ -41,7 +41,7 @@ def dashboard(provider: Provider, **more: Any) -> httpx2.AsyncClient:
         roles=ROLES,
         **more,
     )
-    app = make_ui(service.api, service.app, PAGES, UiSettings(secret="s" * 32, oidc=settings))
+    app = build_dashboard(service.api, service.app, PAGES, DashboardSettings(secret="s" * 32, oidc=settings))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=cast(Any, app)), base_url="http://localhost")
 
 
@@ -88,7 +88,7 @@ async def test_a_user_without_a_known_group_is_denied(provider: Provider, claims
     async with dashboard(provider) as client:
         back = await client.get(await sign_in_at_provider(client))
         assert back.status_code == 403
-        assert "no group that is let in" in back.text
+        assert "none of your groups has access" in back.text
         assert (await client.get("/jobs")).status_code == 303
 
 
@@ -162,7 +162,7 @@ async def test_sign_in_at_the_provider_does_not_redirect_to_another_site(provide
 
 async def test_without_a_provider_the_page_is_not_found() -> None:
     service = Service(auth=True)
-    app = make_ui(service.api, service.app, PAGES, UiSettings(secret="s" * 32))
+    app = build_dashboard(service.api, service.app, PAGES, DashboardSettings(secret="s" * 32))
     transport = httpx2.ASGITransport(app=cast(Any, app))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/sign-in/oidc")).status_code == 404
@@ -172,15 +172,15 @@ async def test_without_a_provider_the_page_is_not_found() -> None:
 async def test_an_expired_session_is_renewed_by_the_provider(provider: Provider) -> None:
     now = SystemClock().now()
     ada = Principal(name="user:ada", role=Role.OPERATOR, tenant="acme")
-    assert new_session("", now, ada).ends_at == now + HOUR
-    over = new_session("", now - HOUR, ada)
+    assert build_session("", now, ada).ends_at == now + HOUR
+    over = build_session("", now - HOUR, ada)
     async with dashboard(provider) as client:
-        client.cookies.set(COOKIE, Sealer("s" * 32).seal(over))
+        client.cookies.set(COOKIE, CookieCipher("s" * 32).encrypt(over))
         away = await client.get("/jobs?status=paused")
         assert away.headers["location"] == "/sign-in/oidc?to=jobs%3Fstatus%3Dpaused"
         assert (await client.get("/sign-in/oidc?to=jobs")).status_code == 303
         # A session by API key needs the key again.
-        client.cookies.set(COOKIE, Sealer("s" * 32).seal(new_session("ms_x", now - 13 * HOUR)))
+        client.cookies.set(COOKIE, CookieCipher("s" * 32).encrypt(build_session("ms_x", now - 13 * HOUR)))
         assert (await client.get("/jobs")).headers["location"] == "/sign-in?to=jobs"
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.config.pages import PAGES
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.web.app import UiSettings, make_ui
+from mainspring.web.app import DashboardSettings, build_dashboard
 from tests.api.conftest import Service
 from tests.support.builders import some_runs
 from tests.support.clock import START, ManualClock
@@ -21,7 +21,9 @@ def make_service() -> Service:
 
 
 async def overview(service: Service, query: str = "") -> str:
-    transport = httpx2.ASGITransport(app=cast(Any, make_ui(service.api, service.app, PAGES, UiSettings())))
+    transport = httpx2.ASGITransport(
+        app=cast(Any, build_dashboard(service.api, service.app, PAGES, DashboardSettings()))
+    )
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get(f"/{query}")
     assert answer.status_code == 200, answer.text

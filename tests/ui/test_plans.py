@@ -15,7 +15,7 @@ import pytest
 from mainspring.config.pages import PAGES
 from mainspring.core.model.base.instant import DAY, HOUR
 from mainspring.stores.postgres import database
-from mainspring.web.app import UiSettings, make_ui
+from mainspring.web.app import DashboardSettings, build_dashboard
 from tests.api.conftest import Service
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.databases import as_administrator
@@ -121,7 +121,9 @@ async def test_no_page_scans_all_of_the_history(
     assert sum(rows for name, rows in large.items() if name.startswith("history")) > 0.9 * _AS_IF
     assert "audit" in large
     assert await planner.fetchval("SHOW enable_seqscan") == "on"
-    transport = httpx2.ASGITransport(app=cast(Any, make_ui(service.api, service.app, PAGES, UiSettings())))
+    transport = httpx2.ASGITransport(
+        app=cast(Any, build_dashboard(service.api, service.app, PAGES, DashboardSettings()))
+    )
     found: dict[str, str] = {}
     explained = 0
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

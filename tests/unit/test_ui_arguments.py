@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from mainspring.http.problems import RequestFieldError
-from mainspring.web.arguments import field_of, payload_of, read_arguments
+from mainspring.web.arguments import build_payload, get_form_field, read_arguments
 
 SCHEMA = {
     "type": "object",
@@ -53,25 +53,25 @@ def test_the_fields_make_a_payload() -> None:
         "arg:json:list": "[1]",
         "arg:text:empty": "",
     }
-    payload = payload_of(form)
+    payload = build_payload(form)
     assert payload is not None
     assert msgspec.json.decode(payload) == {
         "user": 1, "na:me": " as it is ", "color": "blue", "flag": False, "list": [1]
     }  # fmt: skip
-    assert payload_of({"task": "t", "payload": "{}"}) is None
-    assert bytes(payload_of({"arg:text:a": ""}) or b"") == b"{}"
+    assert build_payload({"task": "t", "payload": "{}"}) is None
+    assert bytes(build_payload({"arg:text:a": ""}) or b"") == b"{}"
 
 
 @pytest.mark.parametrize(("field", "text"), [("arg:number:user", "one"), ("arg:json:list", "[")])
 def test_a_value_that_cannot_be_read_names_its_field(field: str, text: str) -> None:
     with pytest.raises(RequestFieldError) as raised:
-        payload_of({field: text})
+        build_payload({field: text})
     assert raised.value.field == field
 
 
 def test_an_error_of_an_argument_is_shown_at_its_field() -> None:
     form = {"arg:number:user": "1", "arg:json:list": "[]"}
-    assert field_of(form, "payload.user") == "arg:number:user"
-    assert field_of(form, "payload.list[0].a") == "arg:json:list"
-    assert field_of(form, "payload.unknown") == "payload.unknown"
-    assert field_of(form, "queue") == "queue"
+    assert get_form_field(form, "payload.user") == "arg:number:user"
+    assert get_form_field(form, "payload.list[0].a") == "arg:json:list"
+    assert get_form_field(form, "payload.unknown") == "payload.unknown"
+    assert get_form_field(form, "queue") == "queue"

@@ -59,13 +59,13 @@ def test_a_graph_that_is_too_long_is_not_drawn() -> None:
 
 def test_a_week_is_laid_out_in_local_time() -> None:
     start = parse_instant("2026-03-27T22:30:00Z")
-    days = heat.week([1] * 7 * 1_440, start, PARIS)
+    days = heat.build_week([1] * 7 * 1_440, start, PARIS)
     assert [day.name for day in days[:3]] == ["Fri 27", "Sat 28", "Sun 29"]
     assert next(hour for hour in days[0].hours if hour is not None).words.startswith("Fri 27, 23:00: 30 runs")
     # Clocks jump from two to three.
     assert days[2].hours[2] is None
     assert days[2].runs == 23 * 60
-    folded = heat.week([1] * 7 * 1_440, parse_instant("2026-10-24T22:00:00Z"), PARIS)
+    folded = heat.build_week([1] * 7 * 1_440, parse_instant("2026-10-24T22:00:00Z"), PARIS)
     twice = folded[0].hours[2]
     assert twice is not None
     assert (twice.minutes, twice.runs, folded[0].runs) == (120, 120, 25 * 60)
@@ -75,9 +75,9 @@ def test_a_day_is_laid_out_by_the_minute() -> None:
     counts = [0] * 1_440
     counts[15:20] = [3] * 5
     counts[65] = 12
-    rows = heat.day(counts, parse_instant("2026-11-16T02:40:00Z"), PARIS)
+    rows = heat.build_day(counts, parse_instant("2026-11-16T02:40:00Z"), PARIS)
     assert [row.name for row in rows[:3]] == ["03:00", "04:00", "05:00"]
-    assert [(one.minute, one.length, one.most) for one in rows[0].stretches] == [(55, 5, 3)]
+    assert [(one.minute, one.length, one.most) for one in rows[0].spans] == [(55, 5, 3)]
     assert rows[1].words == "04:00: 12 runs, busiest at 04:45 with 12"
     assert [(row.label, row.minutes) for row in (rows[0], rows[1], rows[21], rows[-1])] == [
         ("Mon 03:00", 20),
@@ -102,7 +102,7 @@ def test_rows_add_up_to_the_total_of_the_header(zone: str, start: str) -> None:
     at, found = parse_instant(start), ZoneInfo(zone)
     for minutes in (1_440, 7 * 1_440):
         counts = [minute % 7 for minute in range(minutes)]
-        days, rows = heat.week(counts, at, found), heat.day(counts, at, found)
+        days, rows = heat.build_week(counts, at, found), heat.build_day(counts, at, found)
         assert sum(day.runs for day in days) == sum(row.runs for row in rows) == sum(counts)
         assert sum(hour.minutes for day in days for hour in day.hours if hour is not None) == minutes
         assert sum(row.minutes for row in rows) == minutes
@@ -112,15 +112,15 @@ def test_rows_add_up_to_the_total_of_the_header(zone: str, start: str) -> None:
 
 def test_rows_follow_zones_with_half_hour_offsets() -> None:
     start = parse_instant("2026-11-16T03:00:00Z")
-    rows = heat.day([1] * 1_440, start, ZoneInfo("Asia/Kolkata"))
+    rows = heat.build_day([1] * 1_440, start, ZoneInfo("Asia/Kolkata"))
     assert (rows[0].name, rows[0].runs, rows[1].runs) == ("08:00", 30, 60)
     assert rows[1].start == "2026-11-16T03:30:00Z"
     assert start % HOUR == 0
 
 
 def test_equal_values_have_a_medium_level() -> None:
-    scale = heat.scale_of([30] * 100)
-    assert heat.level_of(30, scale) == heat.LEVELS // 2
-    assert heat.level_of(0, scale) == 0
-    assert heat.level_of(100, heat.scale_of([1] * 10 + [100])) == heat.LEVELS
-    assert heat.level_of(1, heat.scale_of([1] * 10 + [100])) == 1
+    scale = heat.compute_scale([30] * 100)
+    assert heat.compute_level(30, scale) == heat.LEVELS // 2
+    assert heat.compute_level(0, scale) == 0
+    assert heat.compute_level(100, heat.compute_scale([1] * 10 + [100])) == heat.LEVELS
+    assert heat.compute_level(1, heat.compute_scale([1] * 10 + [100])) == 1

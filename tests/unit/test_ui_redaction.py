@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.common import Page
-from mainspring.web.page import json_field
+from mainspring.web.page import read_json_field
 from mainspring.web.redaction import MASK, Redactor
 
 
@@ -47,5 +47,5 @@ def test_fields_of_nested_structs_are_masked() -> None:
 
 def test_a_mask_is_not_accepted_as_a_value() -> None:
     with pytest.raises(RequestFieldError, match="not shown"):
-        json_field({"payload": f'{{"password": "{MASK}"}}'}, "payload")
-    assert json_field({"payload": " "}, "payload") is None
+        read_json_field({"payload": f'{{"password": "{MASK}"}}'}, "payload")
+    assert read_json_field({"payload": " "}, "payload") is None

@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.core.model.base.instant import SECOND
 from mainspring.web.formatting import count, duration, instant, relative, short_time
-from mainspring.web.session import LONGEST, Sealer, is_masked, mask, new_session
+from mainspring.web.session import MAX_SESSION_TIME, CookieCipher, build_session, is_masked, mask
 from mainspring.web.text import ansi, moments, pretty, visible
 
 NOW = instant("2026-11-15T12:00:00Z")
@@ -64,22 +64,22 @@ def test_times_and_numbers_are_short() -> None:
 
 
 def test_a_session_opens_only_with_the_secret_and_before_it_expires() -> None:
-    session = new_session("ms_key", NOW)
-    sealed = Sealer("secret").seal(session)
+    session = build_session("ms_key", NOW)
+    sealed = CookieCipher("secret").encrypt(session)
     assert "ms_key" not in sealed
-    assert Sealer("secret").open(sealed, NOW) == session
-    assert Sealer("secret").open(sealed, NOW + LONGEST) is None
-    assert Sealer("other").open(sealed, NOW + SECOND) is None
-    assert Sealer("").open(sealed, NOW) is None
+    assert CookieCipher("secret").open(sealed, NOW) == session
+    assert CookieCipher("secret").open(sealed, NOW + MAX_SESSION_TIME) is None
+    assert CookieCipher("other").open(sealed, NOW + SECOND) is None
+    assert CookieCipher("").open(sealed, NOW) is None
     for wrong in ("", "x", sealed[:-4], "a.b.c.d.e"):
-        assert Sealer("secret").open(wrong, NOW) is None
+        assert CookieCipher("secret").open(wrong, NOW) is None
 
 
 def test_a_csrf_token_is_masked_differently_each_time() -> None:
-    token = new_session("k", NOW).csrf
+    token = build_session("k", NOW).csrf
     assert mask(token) != mask(token)
     assert is_masked(token, mask(token))
-    assert not is_masked(token, mask(new_session("k", NOW).csrf))
+    assert not is_masked(token, mask(build_session("k", NOW).csrf))
     assert not is_masked(token, "")
 
 

@@ -16,18 +16,30 @@ from mainspring.http.context import Api
 from mainspring.http.problems import MEDIA_TYPE, Problem, RequestError, UnknownPath, build_problem
 from mainspring.http.requests import Request
 from mainspring.http.routing import Routes
-from mainspring.web.oidc import Attempt, Oidc, OidcSettings
-from mainspring.web.page import Away, Done, Download, Enter, NoQuery, Page, Reply, Show, Stream, Visit, refuse_read_only
+from mainspring.web.oidc import Oidc, OidcSettings, SignInAttempt
+from mainspring.web.page import (
+    ActionReply,
+    DownloadReply,
+    NoQuery,
+    Page,
+    PageReply,
+    RedirectReply,
+    Reply,
+    SessionReply,
+    StreamReply,
+    Visit,
+    build_read_only_error,
+)
 from mainspring.web.redaction import Redactor
 from mainspring.web.rendering import environment, render
 from mainspring.web.sending import HEADERS, raw_headers, reply_static, reply_with
 from mainspring.web.session import (
     ATTEMPT_COOKIE,
     COOKIE,
-    LARGEST_COOKIE,
-    Sealer,
+    MAX_COOKIE,
+    CookieCipher,
     Session,
-    cookie_header,
+    build_cookie_header,
     is_masked,
     read_cookie,
 )
@@ -36,14 +48,14 @@ from mainspring.web.static_files import static_files
 _log = get_logger("mainspring.ui")
 
 #: Paths that the API answers. Every other path is a page, or not found.
-_OF_THE_API = ("v1/", "api/", "docs", "openapi.json", "healthz", "readyz", "metrics")
-_ROOTS_OF_THE_API = ("v1", "api")
-_LARGEST_FORM = 512 * 1024
+_API_PREFIXES = ("v1/", "api/", "docs", "openapi.json", "healthz", "readyz", "metrics")
+_API_ROOTS = ("v1", "api")
+_MAX_FORM = 512 * 1024
 _encode = msgspec.json.Encoder().encode
 _FORM_SECONDS = 10
 
 
-class UiSettings(NamedTuple):
+class DashboardSettings(NamedTuple):
     #: Encrypts session cookies; must be the same in every process. If empty, each process generates its own.
     secret: str = ""
     #: Pages offer no actions, and requests that change anything are refused.
@@ -54,28 +66,30 @@ class UiSettings(NamedTuple):
     oidc: OidcSettings | None = None
 
 
-_DEFAULTS = UiSettings()
+_DEFAULTS = DashboardSettings()
 
 
-def make_ui(api: Api, below: ASGIApp, pages: Sequence[Page], settings: UiSettings = _DEFAULTS) -> ASGIApp:
-    """Build the dashboard application. ``below`` answers the requests of the API.
+def build_dashboard(
+    api: Api, api_application: ASGIApp, pages: Sequence[Page], settings: DashboardSettings = _DEFAULTS
+) -> ASGIApp:
+    """Build the dashboard application. ``api_application`` answers the requests of the API.
 
     The dashboard can be mounted: links start with ``root_path``.
     """
-    ui = _Ui(api, below, settings, pages)
+    ui = _Dashboard(api, api_application, settings, pages)
     # Load these at startup, so that the first request does not wait for them.
     static_files()
     environment()
     return ui.answer
 
 
-class _Ui:
-    def __init__(self, api: Api, below: ASGIApp, settings: UiSettings, pages: Sequence[Page]) -> None:
+class _Dashboard:
+    def __init__(self, api: Api, api_application: ASGIApp, settings: DashboardSettings, pages: Sequence[Page]) -> None:
         self._api = api
-        self._below = below
+        self._api_application = api_application
         self._read_only = settings.read_only
         self._redact = Redactor(settings.redact) if settings.redact else None
-        self._sealer = Sealer(settings.secret)
+        self._cipher = CookieCipher(settings.secret)
         self._oidc = None if settings.oidc is None else Oidc(settings.oidc, api.clock)
         by_path: dict[str, dict[str, Page]] = {}
         for page in pages:
@@ -85,33 +99,33 @@ class _Ui:
     async def answer(self, scope: Any, receive: Receive, send: Send) -> None:
         root = scope.get("root_path", "").rstrip("/")
         path = scope["path"].removeprefix(root).removeprefix("/") if scope["type"] == "http" else "v1/"
-        if path.startswith(_OF_THE_API) or path in _ROOTS_OF_THE_API:
-            await self._below(scope, receive, send)
+        if path.startswith(_API_PREFIXES) or path in _API_ROOTS:
+            await self._api_application(scope, receive, send)
         elif path.startswith("static/"):
             await reply_static(path, Request(scope, receive), send)
         else:
             # Use the raw path: a decoded path no longer shows which slashes belong to a name.
             sent = scope.get("raw_path") or quote(scope["path"]).encode()
             path = sent.decode("latin-1").removeprefix(quote(root)).removeprefix("/")
-            await self._page(Request(scope, receive), f"/{path}", f"{root}/", send)
+            await self._answer_page(Request(scope, receive), f"/{path}", f"{root}/", send)
 
-    async def _page(self, asked: Request, path: str, base: str, send: Send) -> None:
-        session = self._session(asked)
-        csrf = self._sealer.local_csrf if session is None else session.csrf
-        visit = self._visit(asked, path, base, session)
+    async def _answer_page(self, asked: Request, path: str, base: str, send: Send) -> None:
+        session = self._open_session(asked)
+        csrf = self._cipher.local_csrf if session is None else session.csrf
+        visit = self._build_visit(asked, path, base, session)
         try:
-            reply = await self._reply(asked, path, visit, csrf)
-            shown = render(visit, reply.template, reply.values, csrf) if isinstance(reply, Show) else b""
+            reply = await self._handle(asked, path, visit, csrf)
+            rendered = render(visit, reply.template, reply.values, csrf) if isinstance(reply, PageReply) else b""
         except Exception as error:
             await self._send_problem(asked, visit, error, csrf, send)
             return
-        await self._send_reply(asked, visit, reply, shown, csrf, send)
+        await self._send_reply(asked, visit, reply, rendered, csrf, send)
 
-    def _session(self, asked: Request) -> Session | None:
+    def _open_session(self, asked: Request) -> Session | None:
         cookie = read_cookie(asked.headers.get("cookie", ""))
-        return self._sealer.open(cookie, self._api.clock.now()) if cookie and self._api.auth.required else None
+        return self._cipher.open(cookie, self._api.clock.now()) if cookie and self._api.auth.required else None
 
-    def _visit(self, asked: Request, path: str, base: str, session: Session | None) -> Visit[Any]:
+    def _build_visit(self, asked: Request, path: str, base: str, session: Session | None) -> Visit[Any]:
         """Build the visit of a request that is not authenticated yet."""
         query = asked.scope["query_string"].decode("latin-1")
         return Visit(
@@ -128,15 +142,15 @@ class _Ui:
             read_only=self._read_only,
             redact=self._redact,
             oidc=self._oidc,
-            attempt=None if self._oidc is None else self._attempt(asked),
+            attempt=None if self._oidc is None else self._open_attempt(asked),
         )
 
-    def _attempt(self, asked: Request) -> Attempt | None:
+    def _open_attempt(self, asked: Request) -> SignInAttempt | None:
         cookie = read_cookie(asked.headers.get("cookie", ""), ATTEMPT_COOKIE)
-        found = self._sealer.unseal(cookie, Attempt) if cookie else None
+        found = self._cipher.decrypt(cookie, SignInAttempt) if cookie else None
         return found if found is not None and self._api.clock.now() < found.ends_at else None
 
-    async def _reply(self, asked: Request, path: str, visit: Visit[Any], csrf: str) -> Reply:
+    async def _handle(self, asked: Request, path: str, visit: Visit[Any], csrf: str) -> Reply:
         if not self._api.auth.required:
             refuse_other_sites(asked)
         method = "GET" if asked.scope["method"] == "HEAD" else asked.scope["method"]
@@ -144,11 +158,11 @@ class _Ui:
         page = methods.get(method)
         if page is None:
             # Authenticate first, so that unauthenticated clients do not learn which pages exist.
-            visit.principal = await self._principal(visit)
+            visit.principal = await self._read_principal(visit)
             raise UnknownPath(path)
         visit.path = {name: unquote(value) for name, value in values.items()}
         if page.permission is not None:
-            visit.principal = await self._principal(visit)
+            visit.principal = await self._read_principal(visit)
             if not visit.principal.may(page.permission):
                 role = visit.principal.role.value
                 raise RequestError(403, "Forbidden", f"{role}s may not {page.permission.value}")
@@ -156,13 +170,13 @@ class _Ui:
         given = parse_qsl(asked.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         visit.query = page.read_query(given)
         if method == "POST":
-            visit.form = await _form(asked)
-            _refuse_foreign(asked, visit.form, csrf)
+            visit.form = await _read_form(asked)
+            _check_origin(asked, visit.form, csrf)
         if self._read_only and page.permission not in (None, Permission.READ):
-            raise refuse_read_only()
+            raise build_read_only_error()
         return await page.handler(visit)
 
-    async def _principal(self, visit: Visit[Any]) -> Principal:
+    async def _read_principal(self, visit: Visit[Any]) -> Principal:
         return await self._authenticate(visit.session)
 
     async def _authenticate(self, session: Session | None) -> Principal:
@@ -173,63 +187,65 @@ class _Ui:
             raise RequestError(401, "Unauthorized", "the session has ended", hint="sign in again")
         return session.principal or await self._api.auth.principal(session.headers)
 
-    async def _no_longer(self, session: Session | None) -> None:
+    async def _wait_until_denied(self, session: Session | None) -> None:
         """Wait until the viewer of a stream loses access."""
         await self._api.auth.wait_for_revocation(lambda: self._authenticate(session))
 
     async def _send_reply(
-        self, asked: Request, visit: Visit[Any], reply: Reply, shown: bytes, csrf: str, send: Send
+        self, asked: Request, visit: Visit[Any], reply: Reply, rendered: bytes, csrf: str, send: Send
     ) -> None:
-        """Send the reply. ``shown`` is the rendered page if the reply is a ``Show``."""
+        """Send the reply. ``rendered`` is the rendered page if the reply is a ``Show``."""
         match reply:
-            case Show():
-                await reply_with(asked, send, reply.status, shown)
-            case Done() if _by_script(asked):
+            case PageReply():
+                await reply_with(asked, send, reply.status, rendered)
+            case ActionReply() if _is_script_request(asked):
                 toast = render(visit, "toast.html", {"done": reply, "problem": None}, csrf)
                 headers = {"hx-trigger": "changed", "hx-retarget": "body", "hx-reswap": "beforeend"}
                 if reply.leave:
-                    headers = {"hx-redirect": _address(visit, reply.to)}
+                    headers = {"hx-redirect": _build_url(visit, reply.to)}
                 await reply_with(asked, send, 200, toast, headers)
-            case Done():
-                await reply_with(asked, send, 303, b"", {"location": _address(visit, reply.to)})
-            case Enter():
-                await self._enter(asked, visit, reply, send)
-            case Away():
-                cookie = cookie_header(
-                    self._sealer.seal(reply.attempt), visit.base, secure=_is_secure(asked), name=ATTEMPT_COOKIE
+            case ActionReply():
+                await reply_with(asked, send, 303, b"", {"location": _build_url(visit, reply.to)})
+            case SessionReply():
+                await self._send_session(asked, visit, reply, send)
+            case RedirectReply():
+                cookie = build_cookie_header(
+                    self._cipher.encrypt(reply.attempt), visit.base, secure=_is_secure(asked), name=ATTEMPT_COOKIE
                 )
                 await reply_with(asked, send, 303, b"", {"location": reply.address, "set-cookie": cookie})
-            case Download():
-                named = f'attachment; filename="{quote(reply.name)}"'
-                headers = {"content-type": "text/plain; charset=utf-8", "content-disposition": named}
+            case DownloadReply():
+                disposition = f'attachment; filename="{quote(reply.name)}"'
+                headers = {"content-type": "text/plain; charset=utf-8", "content-disposition": disposition}
                 await reply_with(asked, send, 200, reply.text.encode(errors="replace"), headers)
-            case Stream():
+            case StreamReply():
                 raw = raw_headers({**HEADERS, "content-type": "text/event-stream"})
-                await send_stream(send, asked, raw, reply.source, self._no_longer(visit.session))
+                await send_stream(send, asked, raw, reply.source, self._wait_until_denied(visit.session))
 
-    async def _enter(self, asked: Request, visit: Visit[Any], reply: Enter, send: Send) -> None:
+    async def _send_session(self, asked: Request, visit: Visit[Any], reply: SessionReply, send: Send) -> None:
         secure = _is_secure(asked)
         if reply.session is None:
-            cookie = cookie_header("", visit.base, secure=secure, ends=True)
+            cookie = build_cookie_header("", visit.base, secure=secure, ends=True)
         else:
-            value = self._sealer.seal(reply.session)
-            if len(value) + len(COOKIE) > LARGEST_COOKIE:
-                raise RequestError(400, "Bad request", "the token is too large for a session", hint="an API key")
-            cookie = cookie_header(value, visit.base, secure=secure)
-        await reply_with(asked, send, 303, b"", {"location": _address(visit, reply.to), "set-cookie": cookie})
+            value = self._cipher.encrypt(reply.session)
+            if len(value) + len(COOKIE) > MAX_COOKIE:
+                raise RequestError(
+                    400, "Bad request", "the token is too large for a session", hint="sign in with an API key"
+                )
+            cookie = build_cookie_header(value, visit.base, secure=secure)
+        await reply_with(asked, send, 303, b"", {"location": _build_url(visit, reply.to), "set-cookie": cookie})
 
     async def _send_problem(self, asked: Request, visit: Visit[Any], error: Exception, csrf: str, send: Send) -> None:
         problem, more = build_problem(error)
         if not isinstance(error, MainspringError | TimeoutError):
-            _log.exception("a page failed", path=asked.scope["path"], exc_info=error)
+            _log.exception("page failed", path=asked.scope["path"], exc_info=error)
         if isinstance(error, TimeoutError):
             problem = Problem(title="Not done in time", status=503, detail="the store did not answer in time")
         headers = {"retry-after": more["retry-after"]} if "retry-after" in more else {}
         if _wants_json(asked, error):
             await reply_with(asked, send, problem.status, _encode(problem), {**headers, "content-type": MEDIA_TYPE})
         elif problem.status == 401:
-            await self._ask_to_sign_in(asked, visit, send)
-        elif not _by_script(asked):
+            await self._redirect_to_sign_in(asked, visit, send)
+        elif not _is_script_request(asked):
             page = render(visit, "error.html", {"problem": problem}, csrf)
             await reply_with(asked, send, problem.status, page, headers)
         elif asked.scope["method"] == "GET":
@@ -240,23 +256,23 @@ class _Ui:
             headers |= {"hx-retarget": "body", "hx-reswap": "beforeend"}
             await reply_with(asked, send, problem.status, toast, headers)
 
-    async def _ask_to_sign_in(self, asked: Request, visit: Visit[Any], send: Send) -> None:
+    async def _redirect_to_sign_in(self, asked: Request, visit: Visit[Any], send: Send) -> None:
         # Where to return to after signing in. A submitted form is not sent again.
-        by_form = asked.scope["method"] != "GET" and not _by_script(asked)
-        wanted = _shown(asked, visit.base) if _by_script(asked) else "" if by_form else visit.url
+        by_form = asked.scope["method"] != "GET" and not _is_script_request(asked)
+        return_to = _get_current_page(asked, visit.base) if _is_script_request(asked) else "" if by_form else visit.url
         # A person who signed in at the provider is sent there directly: the provider knows them, or asks for
         # credentials. An answer to a form cannot do so, because browsers refuse to follow its redirect to another site.
         cookie = read_cookie(asked.headers.get("cookie", ""))
-        vouched = self._oidc is not None and not by_form and self._sealer.was_vouched_for(cookie)
-        page = "sign-in/oidc" if vouched else "sign-in"
-        to = f"{visit.base}{page}" + (f"?to={quote(wanted)}" if wanted else "")
-        if _by_script(asked):
+        signed_in_by_provider = self._oidc is not None and not by_form and self._cipher.is_from_provider(cookie)
+        page = "sign-in/oidc" if signed_in_by_provider else "sign-in"
+        to = f"{visit.base}{page}" + (f"?to={quote(return_to)}" if return_to else "")
+        if _is_script_request(asked):
             await reply_with(asked, send, 200, b"", {"hx-redirect": to})
         else:
             await reply_with(asked, send, 303, b"", {"location": to})
 
 
-def _address(visit: Visit[Any], to: str) -> str:
+def _build_url(visit: Visit[Any], to: str) -> str:
     """Return the URL of a page as a header value: ASCII, with other characters percent-encoded."""
     return visit.base + quote(to, safe="!#$%&'()*+,/:;=?@[]~")
 
@@ -265,47 +281,47 @@ def _is_secure(asked: Request) -> bool:
     return asked.scope.get("scheme") == "https" or asked.headers.get("x-forwarded-proto") == "https"
 
 
-def _shown(asked: Request, base: str) -> str:
+def _get_current_page(asked: Request, base: str) -> str:
     """Return the page that a script request comes from, relative to ``base``. Empty if unknown or foreign."""
-    place = urlsplit(asked.headers.get("hx-current-url", ""))
-    if not place.path.startswith(base) or place.netloc != asked.headers.get("host", ""):
+    address = urlsplit(asked.headers.get("hx-current-url", ""))
+    if not address.path.startswith(base) or address.netloc != asked.headers.get("host", ""):
         return ""
-    return place.path.removeprefix(base) + (f"?{place.query}" if place.query else "")
+    return address.path.removeprefix(base) + (f"?{address.query}" if address.query else "")
 
 
 def _wants_json(asked: Request, error: Exception) -> bool:
     """Return whether the client is a program. Browsers always accept HTML."""
     accepted = asked.headers.get("accept", "")
-    if "text/html" in accepted or _by_script(asked):
+    if "text/html" in accepted or _is_script_request(asked):
         return False
     return "json" in accepted or isinstance(error, UnknownPath)
 
 
-def _by_script(asked: Request) -> bool:
+def _is_script_request(asked: Request) -> bool:
     return asked.headers.get("hx-request") == "true"
 
 
-def _refuse_foreign(asked: Request, form: dict[str, str], csrf: str) -> None:
+def _check_origin(asked: Request, form: dict[str, str], csrf: str) -> None:
     """Refuse a form that another site submitted.
 
     Such a page can send a form here, but can neither read the CSRF token nor forge the origin headers.
     """
     site, origin = asked.headers.get("sec-fetch-site"), asked.headers.get("origin")
     if site is not None:
-        ours = site in ("same-origin", "none")
+        is_same_site = site in ("same-origin", "none")
     else:
-        ours = origin is None or urlsplit(origin).netloc == asked.headers.get("host", "")
-    if not ours:
-        raise RequestError(403, "Forbidden", "this was sent by a page of another site")
+        is_same_site = origin is None or urlsplit(origin).netloc == asked.headers.get("host", "")
+    if not is_same_site:
+        raise RequestError(403, "Forbidden", "the form was sent by another site")
     if not is_masked(csrf, form.get("csrf", "") or asked.headers.get("x-csrf-token", "")):
-        raise RequestError(403, "This page is too old", "nothing was done", hint="load the page anew and try again")
+        raise RequestError(403, "This page is too old", "nothing was done", hint="reload the page and try again")
 
 
-async def _form(asked: Request) -> dict[str, str]:
+async def _read_form(asked: Request) -> dict[str, str]:
     data = bytearray()
     async with asyncio.timeout(_FORM_SECONDS):
         async for chunk in asked.chunks():
             data += chunk
-            if len(data) > _LARGEST_FORM:
-                raise RequestError(413, "Content too large", f"at most {_LARGEST_FORM} bytes")
+            if len(data) > _MAX_FORM:
+                raise RequestError(413, "Content too large", f"at most {_MAX_FORM} bytes")
     return dict(parse_qsl(data.decode("utf-8", errors="replace"), keep_blank_values=True))

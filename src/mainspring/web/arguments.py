@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from mainspring.http.problems import RequestFieldError
-from mainspring.web.page import json_field
+from mainspring.web.page import read_json_field
 
 Kind: TypeAlias = Literal["text", "number", "boolean", "choice", "json"]
 #: Field names are ``arg:<kind>:<argument>``.
@@ -36,11 +36,11 @@ def read_arguments(schema: Mapping[str, Any]) -> list[ArgumentField]:
     if not isinstance(properties, Mapping):
         return []
     required = schema.get("required", ())
-    return [_field(name, inner, schema, name in required) for name, inner in properties.items()]
+    return [_build_field(name, inner, schema, name in required) for name, inner in properties.items()]
 
 
-def _field(name: str, given: Mapping[str, Any], root: Mapping[str, Any], required: bool) -> ArgumentField:
-    inner = _resolved(given, root)
+def _build_field(name: str, given: Mapping[str, Any], root: Mapping[str, Any], required: bool) -> ArgumentField:
+    inner = _resolve(given, root)
     kind: Kind
     options: tuple[tuple[str, str], ...] = ()
     match inner:
@@ -64,7 +64,7 @@ def _field(name: str, given: Mapping[str, Any], root: Mapping[str, Any], require
     )
 
 
-def _resolved(inner: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve(inner: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Follow a reference. An argument that may be null gets the field of its other type, where empty means null."""
     if "$ref" in inner:
         found = root.get("$defs", {}).get(str(inner["$ref"]).rpartition("/")[2])
@@ -72,7 +72,7 @@ def _resolved(inner: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str,
     choices = inner.get("anyOf")
     if isinstance(choices, list) and inner.get("default", ...) is None:
         others = [choice for choice in choices if choice != {"type": "null"}]
-        return _resolved(others[0], root) if len(others) == 1 else {}
+        return _resolve(others[0], root) if len(others) == 1 else {}
     return inner
 
 
@@ -80,7 +80,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def payload_of(form: Mapping[str, str]) -> msgspec.Raw | None:
+def build_payload(form: Mapping[str, str]) -> msgspec.Raw | None:
     """Return the payload of the argument fields, or ``None`` if the form has none."""
     found: dict[str, Any] = {}
     there = False
@@ -103,11 +103,11 @@ def _value(form: Mapping[str, str], field: str, kind: str, text: str) -> Any:
         try:
             return msgspec.json.decode(text.strip(), type=int | float)
         except msgspec.MsgspecError:
-            raise RequestFieldError(field, "is no number", "for example 3") from None
-    return json_field(form, field)
+            raise RequestFieldError(field, "is not a number", "for example 3") from None
+    return read_json_field(form, field)
 
 
-def field_of(form: Mapping[str, str], wrong: str) -> str:
+def get_form_field(form: Mapping[str, str], wrong: str) -> str:
     """Return the form field for a field of the payload, such as ``payload.user_id``, or else the name itself."""
     name = wrong.partition(".")[2].partition(".")[0].partition("[")[0]
     if wrong.startswith("payload."):

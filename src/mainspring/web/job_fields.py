@@ -7,8 +7,8 @@ import msgspec
 
 from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.job_answers import JobOut
-from mainspring.web.arguments import payload_of
-from mainspring.web.page import json_field
+from mainspring.web.arguments import build_payload
+from mainspring.web.page import read_json_field
 from mainspring.web.text import typed
 
 #: The initial values of a new job. Names are those of the API, so that its errors point to fields of the form.
@@ -43,7 +43,7 @@ DEFAULTS: dict[str, str] = {
     "tags": "",
 }
 #: Values that replace refused fields, so that the other fields are validated as well.
-STAND_INS = {
+PLACEHOLDERS = {
     **DEFAULTS,
     "name": "a_name",
     "task": "a_task",
@@ -77,7 +77,7 @@ _LISTS = ("calendars", "tags")
 #: Times that the form shows in UTC, without a zone.
 _TIMES = ("at", "scheduleTime", "endTime")
 #: The value that an emptied field gets. Other emptied fields stay unchanged.
-_EMPTIED: dict[str, Any] = {
+_EMPTY_VALUES: dict[str, Any] = {
     "payload": None,
     "scheduleTime": None,
     "endTime": None,
@@ -91,7 +91,7 @@ _EMPTIED: dict[str, Any] = {
 }
 
 
-def values_of(job: JobOut) -> dict[str, str]:
+def build_form_values(job: JobOut) -> dict[str, str]:
     """Return the values that the form shows for a job."""
     found = {
         "kind": {"cron": "cron", "interval": "every", "future": "at"}.get(job.schedule_type, "now"),
@@ -117,22 +117,22 @@ def values_of(job: JobOut) -> dict[str, str]:
         "whenClosed": job.when_closed,
     }
     if job.version is None:
-        found["at"] = _local(job.schedule_time)
+        found["at"] = _format_local(job.schedule_time)
     else:
-        found |= {"scheduleTime": _local(job.schedule_time), "endTime": _local(job.end_time)}
-    said = {name: value for name, value in found.items() if value is not None}
+        found |= {"scheduleTime": _format_local(job.schedule_time), "endTime": _format_local(job.end_time)}
+    given = {name: value for name, value in found.items() if value is not None}
     lists = {"calendars": ", ".join(sorted(job.calendars)), "tags": ", ".join(job.tags), "owner": job.owner or ""}
     # Fields that the kind of schedule lacks get their defaults, because the form can change the kind.
-    return {**DEFAULTS, **said, **lists}
+    return {**DEFAULTS, **given, **lists}
 
 
-def body_of(form: Mapping[str, str]) -> dict[str, Any]:
+def build_body(form: Mapping[str, str]) -> dict[str, Any]:
     """Build the request for a new job from the form."""
     kind = form.get("kind", "cron")
     recurring = kind in ("cron", "every")
     names = (*_ALWAYS, "tags", *_BY_KIND.get(kind, ()), *(_RECURRING if recurring else ()))
     body = {_named(name): _value(form, name) for name in names if _text(form, name)}
-    if (payload := payload_of(form)) is not None:
+    if (payload := build_payload(form)) is not None:
         body["payload"] = payload
     if kind in ("cron", "every"):
         # Name the type, so that the error names the field that was left empty.
@@ -142,20 +142,20 @@ def body_of(form: Mapping[str, str]) -> dict[str, Any]:
     return body
 
 
-def patch_of(job: JobOut, form: Mapping[str, str]) -> dict[str, Any]:
+def build_patch(job: JobOut, form: Mapping[str, str]) -> dict[str, Any]:
     """Build the request that changes what was edited in the form."""
-    was, kind = values_of(job), form.get("kind", "cron")
+    current, kind = build_form_values(job), form.get("kind", "cron")
     names = (*_ALWAYS, "tags", *(() if job.version is None else _RECURRING), *_BY_KIND.get(kind, ()))
-    other_kind = kind != was["kind"]
+    other_kind = kind != current["kind"]
     body: dict[str, Any] = {}
     for name in names:
-        said = _text(form, name)
-        if _is_same(name, said, was[name]) and not (other_kind and name in _BY_KIND.get(kind, ())):
+        given = _text(form, name)
+        if _is_unchanged(name, given, current[name]) and not (other_kind and name in _BY_KIND.get(kind, ())):
             continue
-        if said:
+        if given:
             body[_named(name)] = _value(form, name)
-        elif name in _EMPTIED:
-            body[_named(name)] = _EMPTIED[name]
+        elif name in _EMPTY_VALUES:
+            body[_named(name)] = _EMPTY_VALUES[name]
     if other_kind:
         body["scheduleType"] = {"cron": "cron", "every": "interval"}.get(kind, "future")
         if kind == "now":
@@ -169,20 +169,20 @@ def patch_of(job: JobOut, form: Mapping[str, str]) -> dict[str, Any]:
 
 def keeps_payload(job: JobOut, form: Mapping[str, str]) -> bool:
     """Return whether the payload is unedited. The form lacks parts of a payload that is cut or redacted."""
-    return _is_same("payload", _text(form, "payload"), values_of(job)["payload"])
+    return _is_unchanged("payload", _text(form, "payload"), build_form_values(job)["payload"])
 
 
-def _is_same(name: str, said: str, was: str) -> bool:
+def _is_unchanged(name: str, given: str, current: str) -> bool:
     # Names and words are compared as text: the API refuses characters that a page would show differently.
-    if said == was.strip() or name != "payload":
-        return said == was.strip()
+    if given == current.strip() or name != "payload":
+        return given == current.strip()
     try:
-        return _in_order(said) == _in_order(was)
+        return _canonicalize(given) == _canonicalize(current)
     except msgspec.DecodeError:
         return False
 
 
-def _in_order(text: str) -> bytes:
+def _canonicalize(text: str) -> bytes:
     """Return one canonical text for equal JSON. Values will not do: in Python ``1``, ``1.0`` and ``True`` are equal."""
     return msgspec.json.encode(msgspec.json.decode(text), order="sorted")
 
@@ -202,18 +202,18 @@ def _text(form: Mapping[str, str], name: str) -> str:
 def _value(form: Mapping[str, str], name: str) -> Any:
     text = _text(form, name)
     if name == "payload":
-        return json_field(form, name)
+        return read_json_field(form, name)
     if name in _LISTS:
         return [word for part in text.split(",") if (word := part.strip())]
     if name in _NUMBERS:
         if not text.removeprefix("-").isdecimal():
-            raise RequestFieldError(name, "is no whole number", "for example 3")
+            raise RequestFieldError(name, "is not a whole number", "for example 3")
         return int(text)
     if name in _TIMES and "Z" not in text and "+" not in text:
         return f"{text}Z"
     return text
 
 
-def _local(iso: str | None) -> str:
+def _format_local(iso: str | None) -> str:
     """Format a time for an input of date and time: in UTC, to the second."""
     return "" if iso is None else iso[:19]

@@ -28,10 +28,10 @@ from mainspring.http.auth.tokens import JwksUrl, JwtTokens, format_name
 from mainspring.http.problems import RequestError
 
 #: How long a person may take at the provider before they have to start again.
-LONGEST_ATTEMPT: Micros = 10 * MINUTE
-_DISCOVERED: Micros = 10 * MINUTE
+MAX_ATTEMPT_TIME: Micros = 10 * MINUTE
+_DISCOVERY_TTL: Micros = 10 * MINUTE
 _TIMEOUT = 5.0
-_LARGEST = 256 * 1024
+_MAX_ANSWER = 256 * 1024
 
 _log = get_logger("mainspring.web.oidc")
 
@@ -51,7 +51,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     roles: Mapping[str, tuple[Role, str | None]]
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class SignInAttempt(msgspec.Struct, frozen=True):
     """A sign-in in progress at the provider, sealed into a cookie: only the same browser can finish it."""
 
     state: str
@@ -71,7 +71,7 @@ class _Provider(msgspec.Struct, frozen=True):
     jwks_uri: str
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _TokenAnswer(msgspec.Struct, frozen=True):
     id_token: str
 
 
@@ -81,26 +81,26 @@ class Oidc:
         self._clock = clock
         self._provider: _Provider | None = None
         self._tokens: JwtTokens | None = None
-        self._asked_at: Micros = 0
-        self._asking = asyncio.Lock()
+        self._fetched_at: Micros = 0
+        self._lock = asyncio.Lock()
         self.label = settings.label or urlsplit(settings.issuer).hostname or ""
 
     @property
     def _callback(self) -> str:
         return f"{self._settings.url.rstrip('/')}/sign-in/oidc/callback"
 
-    async def begin(self, to: str) -> tuple[str, Attempt]:
+    async def begin(self, to: str) -> tuple[str, SignInAttempt]:
         """Return the provider's address to redirect to, and the attempt to check the callback against."""
-        provider, _ = await self._discovered()
-        attempt = Attempt(
+        provider, _ = await self._discover()
+        attempt = SignInAttempt(
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(48),
             to=to,
-            ends_at=self._clock.now() + LONGEST_ATTEMPT,
+            ends_at=self._clock.now() + MAX_ATTEMPT_TIME,
         )
         challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=")
-        asked = {
+        parameters = {
             "response_type": "code",
             "client_id": self._settings.client_id,
             "redirect_uri": self._callback,
@@ -111,36 +111,39 @@ class Oidc:
             "code_challenge_method": "S256",
         }
         separator = "&" if urlsplit(provider.authorization_endpoint).query else "?"
-        return f"{provider.authorization_endpoint}{separator}{urlencode(asked)}", attempt
+        return f"{provider.authorization_endpoint}{separator}{urlencode(parameters)}", attempt
 
-    async def finish(self, attempt: Attempt, code: str, state: str) -> Principal:
+    async def finish(self, attempt: SignInAttempt, code: str, state: str) -> Principal:
         """Return the principal who has signed in. Raises ``Refused`` if any check fails; the log has the reason."""
         if not secrets.compare_digest(attempt.state.encode(), state.encode()) or not code:
-            raise _refused("they come from elsewhere than they left to")
-        provider, tokens = await self._discovered()
-        claims = await tokens.claims(await self._id_token(provider, attempt, code))
+            raise _build_refusal("state mismatch")
+        provider, tokens = await self._discover()
+        claims = await tokens.claims(await self._fetch_id_token(provider, attempt, code))
         if claims is None:
-            raise _refused("the token of the provider is not valid")
+            raise _build_refusal("invalid token")
         if claims.get("nonce") != attempt.nonce:
-            raise _refused("the token is for another sign-in")
+            raise _build_refusal("nonce mismatch")
         if claims.get("azp", self._settings.client_id) != self._settings.client_id:
-            raise _refused("the token is for another client")
-        return self._principal(claims)
+            raise _build_refusal("token of another client")
+        return self._build_principal(claims)
 
-    def _principal(self, claims: Mapping[str, Any]) -> Principal:
+    def _build_principal(self, claims: Mapping[str, Any]) -> Principal:
         name, found = claims.get(self._settings.name_claim), claims.get(self._settings.group_claim)
         groups = [found] if isinstance(found, str) else found if isinstance(found, list) else []
         if not isinstance(name, str):
-            raise _refused(f"the token has no {self._settings.name_claim}")
+            raise _build_refusal(f"the token has no {self._settings.name_claim}")
         for group, (role, tenant) in self._settings.roles.items():
             if group in groups:
                 return Principal(name=format_name(name), role=role, tenant=tenant)
-        _log.info("somebody is in no group that is let in", name=name)
+        _log.info("sign-in denied: no group has a role", name=name)
         raise RequestError(
-            403, "Forbidden", "you are in no group that is let in", hint="ask an administrator: oidc.roles"
+            403,
+            "Forbidden",
+            "none of your groups has access",
+            hint="ask an administrator to map one of them in oidc.roles",
         )
 
-    async def _id_token(self, provider: _Provider, attempt: Attempt, code: str) -> str:
+    async def _fetch_id_token(self, provider: _Provider, attempt: SignInAttempt, code: str) -> str:
         settings = self._settings
         form = {
             "grant_type": "authorization_code",
@@ -153,20 +156,20 @@ class Oidc:
         if settings.client_secret:
             pair = f"{quote(settings.client_id, safe='')}:{quote(settings.client_secret, safe='')}"
             headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        answer = await _ask("POST", provider.token_endpoint, headers, form)
+        answer = await _request("POST", provider.token_endpoint, headers, form)
         try:
-            return msgspec.json.decode(answer, type=_Answer).id_token
+            return msgspec.json.decode(answer, type=_TokenAnswer).id_token
         except msgspec.MsgspecError:
-            raise _refused("the provider answered with no token") from None
+            raise _build_refusal("the provider's answer has no token") from None
 
-    async def _discovered(self) -> tuple[_Provider, JwtTokens]:
+    async def _discover(self) -> tuple[_Provider, JwtTokens]:
         """Return the provider's configuration, at most ten minutes old, or older while the provider fails."""
-        async with self._asking:
+        async with self._lock:
             now = self._clock.monotonic()
-            if self._provider is None or self._tokens is None or now - self._asked_at > _DISCOVERED:
+            if self._provider is None or self._tokens is None or now - self._fetched_at > _DISCOVERY_TTL:
                 try:
-                    self._learn(await self._ask_provider())
-                    self._asked_at = now
+                    self._use_provider(await self._fetch_provider())
+                    self._fetched_at = now
                 except RequestError:
                     if self._provider is None:
                         raise
@@ -174,7 +177,7 @@ class Oidc:
             assert self._tokens is not None
             return self._provider, self._tokens
 
-    def _learn(self, provider: _Provider) -> None:
+    def _use_provider(self, provider: _Provider) -> None:
         if self._provider == provider:
             return
         settings = self._settings
@@ -187,20 +190,20 @@ class Oidc:
             audience=settings.client_id,
         )
 
-    async def _ask_provider(self) -> _Provider:
-        where = f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+    async def _fetch_provider(self) -> _Provider:
+        discovery_url = f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
-            found = msgspec.json.decode(await _ask("GET", where, {}, None), type=_Provider)
+            found = msgspec.json.decode(await _request("GET", discovery_url, {}, None), type=_Provider)
             for address in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri):
                 check_jwks_url("oidc.issuer", address)
         except (msgspec.MsgspecError, Invalid):
-            raise _refused("what the provider says of itself cannot be used") from None
+            raise _build_refusal("invalid discovery document") from None
         if found.issuer != self._settings.issuer:
-            raise _refused("the provider calls itself otherwise")
+            raise _build_refusal("the provider has another issuer")
         return found
 
 
-async def _ask(method: str, address: str, headers: dict[str, str], form: dict[str, str] | None) -> bytes:
+async def _request(method: str, address: str, headers: dict[str, str], form: dict[str, str] | None) -> bytes:
     """Send a request and return its body. Uses no proxy or credentials of the environment; follows no redirects."""
     try:
         async with (
@@ -211,17 +214,17 @@ async def _ask(method: str, address: str, headers: dict[str, str], form: dict[st
             client.stream(method, address, data=form, headers={**headers, "accept": "application/json"}) as answer,
         ):
             if answer.status_code != 200:
-                raise _refused(f"the provider answered {answer.status_code}")
+                raise _build_refusal(f"the provider answered {answer.status_code}")
             data = bytearray()
             async for part in answer.aiter_bytes():
                 data += part
-                if len(data) > _LARGEST:
-                    raise _refused("the provider answered with too much")
+                if len(data) > _MAX_ANSWER:
+                    raise _build_refusal("the provider's answer is too large")
             return bytes(data)
     except (httpx2.HTTPError, TimeoutError, OSError) as error:
-        raise _refused(f"the provider does not answer: {type(error).__name__}") from None
+        raise _build_refusal(f"the provider is unavailable: {type(error).__name__}") from None
 
 
-def _refused(why: str) -> RequestError:
-    _log.warning("a sign-in failed", why=why)
-    return RequestError(401, "Unauthorized", "the sign-in failed", hint="begin again")
+def _build_refusal(why: str) -> RequestError:
+    _log.warning("sign-in failed", error=why)
+    return RequestError(401, "Unauthorized", "the sign-in failed", hint="sign in again")

@@ -12,7 +12,7 @@ from mainspring.http.calls import call_operation
 from mainspring.http.context import Api
 from mainspring.http.operation import Handler, find_operation
 from mainspring.http.problems import RequestError, RequestFieldError, explain_decoding_error
-from mainspring.web.oidc import Attempt, Oidc
+from mainspring.web.oidc import Oidc, SignInAttempt
 from mainspring.web.redaction import MASK, Redactor
 from mainspring.web.session import Session
 
@@ -24,7 +24,7 @@ class NoQuery(msgspec.Struct, frozen=True):
     """The query of a page without parameters. Unknown parameters are ignored."""
 
 
-class Show(msgspec.Struct, frozen=True):
+class PageReply(msgspec.Struct, frozen=True):
     """A reply that renders a template with values."""
 
     template: str
@@ -32,7 +32,7 @@ class Show(msgspec.Struct, frozen=True):
     status: int = 200
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class ActionReply(msgspec.Struct, frozen=True, kw_only=True):
     """A reply after an action: the message to show, and the page to go to without scripts."""
 
     words: str
@@ -44,34 +44,34 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     undo_words: str = "Undo"
 
 
-class Stream(msgspec.Struct, frozen=True):
+class StreamReply(msgspec.Struct, frozen=True):
     """A reply of server-sent events."""
 
     source: Any
 
 
-class Enter(msgspec.Struct, frozen=True):
+class SessionReply(msgspec.Struct, frozen=True):
     """A reply after a sign-in, or a sign-out (no session), with the page to go to."""
 
     session: Session | None
     to: str
 
 
-class Away(msgspec.Struct, frozen=True):
+class RedirectReply(msgspec.Struct, frozen=True):
     """A redirect to a page of another site, which returns the browser here."""
 
     address: str
-    attempt: Attempt
+    attempt: SignInAttempt
 
 
-class Download(msgspec.Struct, frozen=True):
+class DownloadReply(msgspec.Struct, frozen=True):
     """A reply that the browser saves as a text file."""
 
     name: str
     text: str
 
 
-Reply: TypeAlias = Show | Done | Stream | Enter | Away | Download
+Reply: TypeAlias = PageReply | ActionReply | StreamReply | SessionReply | RedirectReply | DownloadReply
 
 
 class Visit(Generic[Query]):
@@ -111,7 +111,7 @@ class Visit(Generic[Query]):
         read_only: bool,
         redact: Redactor | None = None,
         oidc: Oidc | None = None,
-        attempt: Attempt | None = None,
+        attempt: SignInAttempt | None = None,
     ) -> None:
         self.api = api
         self.principal = principal
@@ -161,8 +161,8 @@ class Visit(Generic[Query]):
             )
         return answer.body if self.redact is None else self.redact(answer.body)
 
-    def show(self, template: str, /, **values: Any) -> Show:
-        return Show(template, values)
+    def show(self, template: str, /, **values: Any) -> PageReply:
+        return PageReply(template, values)
 
 
 PageHandler: TypeAlias = Callable[[Visit[Any]], Awaitable[Reply]]
@@ -215,14 +215,14 @@ class Pages:
         return register
 
 
-def json_field(form: Mapping[str, str], name: str) -> msgspec.Raw | None:
+def read_json_field(form: Mapping[str, str], name: str) -> msgspec.Raw | None:
     """Return the JSON that a person typed, or ``None`` if the field is blank."""
     text = form.get(name, "").strip()
     if not text:
         return None
     if MASK in text:
-        hint = "write what it is to be, or leave the field empty: then it stays as it was"
-        raise RequestFieldError(name, f"holds {MASK}, which stands for what is not shown here", hint)
+        hint = "replace the hidden values, or leave the field empty to keep the current value"
+        raise RequestFieldError(name, f"holds {MASK}, which stands for a hidden value", hint)
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -230,5 +230,5 @@ def json_field(form: Mapping[str, str], name: str) -> msgspec.Raw | None:
     return msgspec.Raw(text.encode())
 
 
-def refuse_read_only() -> RequestError:
+def build_read_only_error() -> RequestError:
     return RequestError(403, "Read-only", "this dashboard is read-only", hint="ui.read_only")

@@ -20,7 +20,7 @@ class Redactor:
         """Return the answer with hidden values masked. An answer without such fields is returned as the same object."""
         match answer:
             case msgspec.Raw():
-                return self._raw(answer)
+                return self._mask_raw(answer)
             case msgspec.Struct():
                 changed = {}
                 for field in answer.__struct_fields__:
@@ -38,15 +38,15 @@ class Redactor:
             case _:
                 return answer
 
-    def _raw(self, raw: msgspec.Raw) -> msgspec.Raw:
+    def _mask_raw(self, raw: msgspec.Raw) -> msgspec.Raw:
         value = msgspec.json.decode(raw)
-        shown = self._masked(value)
+        shown = self._mask(value)
         return raw if shown == value else msgspec.Raw(msgspec.json.encode(shown))
 
-    def _masked(self, value: Any) -> Any:
+    def _mask(self, value: Any) -> Any:
         if isinstance(value, dict):
             return {
-                key: MASK if item is not None and self._names.match(key.lower()) else self._masked(item)
+                key: MASK if item is not None and self._names.match(key.lower()) else self._mask(item)
                 for key, item in value.items()
             }
-        return [self._masked(item) for item in value] if isinstance(value, list) else value
+        return [self._mask(item) for item in value] if isinstance(value, list) else value

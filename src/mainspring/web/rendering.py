@@ -11,7 +11,7 @@ from msgspec import UnsetType
 
 from mainspring.core.model.base.fingerprint import last_line
 from mainspring.web import formatting as words
-from mainspring.web.charts import legend
+from mainspring.web.charts import read_legend
 from mainspring.web.navigation import ON_A_PHONE, SECTIONS
 from mainspring.web.page import Visit
 from mainspring.web.redaction import MASK
@@ -40,7 +40,7 @@ def environment() -> Environment:
         editable=_editable,
         last_line=last_line,
         moments=moments,
-        legend=legend,
+        legend=read_legend,
         query=_query,
         segment=partial(quote, safe=""),
         short=words.short,

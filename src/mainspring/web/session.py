@@ -24,11 +24,11 @@ COOKIE = "mainspring_session"
 #: Present while a person is at the sign-in page of the provider.
 ATTEMPT_COOKIE = "mainspring_sign_in"
 #: Browsers reject larger cookies.
-LARGEST_COOKIE = 4_000
+MAX_COOKIE = 4_000
 #: The lifetime of a session with credentials. After it, people sign in again.
-LONGEST: Micros = 12 * HOUR
+MAX_SESSION_TIME: Micros = 12 * HOUR
 #: The lifetime of a session from a provider. Only the provider knows whether the account still exists.
-VOUCHED: Micros = HOUR
+MAX_PROVIDER_SESSION_TIME: Micros = HOUR
 T = TypeVar("T", bound=msgspec.Struct)
 _HEADER = {"alg": "dir", "enc": "A256GCM"}
 
@@ -51,12 +51,12 @@ class Session(msgspec.Struct, frozen=True):
         return {"authorization": f"Bearer {self.credentials}"}
 
 
-def new_session(credentials: str, now: Instant, principal: Principal | None = None) -> Session:
-    longest = LONGEST if principal is None else VOUCHED
-    return Session(credentials, now + longest, secrets.token_hex(16), principal)
+def build_session(credentials: str, now: Instant, principal: Principal | None = None) -> Session:
+    max_time = MAX_SESSION_TIME if principal is None else MAX_PROVIDER_SESSION_TIME
+    return Session(credentials, now + max_time, secrets.token_hex(16), principal)
 
 
-class Sealer:
+class CookieCipher:
     """Encrypts and decrypts cookies.
 
     Processes with the same secret can open each other's cookies. Without a secret, a random key is used, and sessions
@@ -64,25 +64,27 @@ class Sealer:
     """
 
     def __init__(self, secret: str) -> None:
-        drawn = hashlib.sha256(b"mainspring dashboard " + secret.encode()).digest() if secret else secrets.token_bytes()
-        self._key = OctKey.import_key(drawn[:32])
+        secret_bytes = (
+            hashlib.sha256(b"mainspring dashboard " + secret.encode()).digest() if secret else secrets.token_bytes()
+        )
+        self._key = OctKey.import_key(secret_bytes[:32])
         #: The CSRF token of requests without a session.
-        self.local_csrf = hmac.new(drawn, b"local", hashlib.sha256).hexdigest()[:32]
+        self.local_csrf = hmac.new(secret_bytes, b"local", hashlib.sha256).hexdigest()[:32]
 
-    def seal(self, what: msgspec.Struct) -> str:
+    def encrypt(self, what: msgspec.Struct) -> str:
         return jwe.encrypt_compact(_HEADER, msgspec.json.encode(what), self._key)
 
     def open(self, cookie: str, now: Instant) -> Session | None:
         """Return the session in a cookie. ``None`` if the cookie is not ours, or the session has expired."""
-        session = self.unseal(cookie, Session)
+        session = self.decrypt(cookie, Session)
         return session if session is not None and now < session.ends_at else None
 
-    def was_vouched_for(self, cookie: str) -> bool:
+    def is_from_provider(self, cookie: str) -> bool:
         """Return whether a provider began the session, which may have expired."""
-        session = self.unseal(cookie, Session)
+        session = self.decrypt(cookie, Session)
         return session is not None and session.principal is not None
 
-    def unseal(self, cookie: str, kind: type[T]) -> T | None:
+    def decrypt(self, cookie: str, kind: type[T]) -> T | None:
         """Decrypt a cookie. ``None`` if it is not ours, or holds another kind of value."""
         try:
             return msgspec.json.decode(jwe.decrypt_compact(cookie, self._key).plaintext or b"", type=kind)
@@ -110,7 +112,7 @@ def is_masked(token: str, masked: str) -> bool:
     return hmac.compare_digest(bytes(a ^ b for a, b in zip(noise, rest, strict=True)), secret)
 
 
-def cookie_header(value: str, path: str, *, secure: bool, ends: bool = False, name: str = COOKIE) -> str:
+def build_cookie_header(value: str, path: str, *, secure: bool, ends: bool = False, name: str = COOKIE) -> str:
     # Lax: a link from a chat opens the page instead of the sign-in. Changes need a CSRF token as well.
     parts = [f"{name}={value}", f"Path={path}", "HttpOnly", "SameSite=Lax"]
     if secure:

@@ -18,7 +18,7 @@ _HIDDEN = {
 }
 #: Escapes of the same characters in JSON, where they only occur within strings.
 _ESCAPED = {code: f"\\u{code:04x}" for code in _HIDDEN}
-_LARGEST_SHOWN = 64 * 1024
+_MAX_SHOWN = 64 * 1024
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z\b", re.ASCII)
 _TIME = Markup('<time datetime="{}" title="{}" data-style="absolute">{}</time>')
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
@@ -53,9 +53,9 @@ def pretty(raw: Any) -> str:
     """Format JSON with indents. Text that is too large is cut and ends with its size."""
     if isinstance(raw, msgspec.UnsetType) or raw is None:
         return ""
-    text = _encoded(raw)
-    if len(text) > _LARGEST_SHOWN:
-        return text[:_LARGEST_SHOWN].decode(errors="replace") + f"\n… {len(text):,} bytes in all"
+    text = _encode(raw)
+    if len(text) > _MAX_SHOWN:
+        return text[:_MAX_SHOWN].decode(errors="replace") + f"\n… {len(text):,} bytes in all"
     return msgspec.json.format(text, indent=2).decode(errors="replace")
 
 
@@ -66,10 +66,10 @@ def typed(raw: Any) -> str:
 
 def is_cut(raw: Any) -> bool:
     """Return whether ``pretty`` shows only a part of the value."""
-    return not isinstance(raw, msgspec.UnsetType) and len(_encoded(raw)) > _LARGEST_SHOWN
+    return not isinstance(raw, msgspec.UnsetType) and len(_encode(raw)) > _MAX_SHOWN
 
 
-def _encoded(raw: Any) -> bytes:
+def _encode(raw: Any) -> bytes:
     return bytes(raw) if isinstance(raw, msgspec.Raw) else msgspec.json.encode(raw)
 
 
@@ -81,7 +81,7 @@ def ansi(text: str) -> Markup:
     at = 0
     for found in _SGR.finditer(text):
         parts.append(_span(text[at : found.start()], classes))
-        classes = _styled(classes, found.group(1))
+        classes = _apply_codes(classes, found.group(1))
         at = found.end()
     parts.append(_span(text[at:], classes))
     return Markup("").join(parts)
@@ -94,7 +94,7 @@ def _span(text: str, classes: set[str]) -> Markup:
     return Markup('<span class="{}">{}</span>').format(" ".join(sorted(classes)), shown)
 
 
-def _styled(classes: set[str], codes: str) -> set[str]:
+def _apply_codes(classes: set[str], codes: str) -> set[str]:
     numbers = [int(code) if code else 0 for code in codes.split(";")][:16]
     found = set(classes)
     while numbers:

@@ -11,7 +11,7 @@ from mainspring.core.model.schedules.cron import load_zone
 _COOKIE = "mainspring_zone"
 
 
-def zone_of(headers: Mapping[str, str]) -> ZoneInfo:
+def read_zone(headers: Mapping[str, str]) -> ZoneInfo:
     """Return the zone of the cookie. UTC if there is none, or an unknown one."""
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)

@@ -13,7 +13,7 @@ from mainspring.core.runtime.service import Service
 from mainspring.http.app import make_app
 from mainspring.http.auth.authenticator import Authenticator, KeyUsageRecorder
 from mainspring.http.server import HttpServer
-from mainspring.web.app import UiSettings, make_ui
+from mainspring.web.app import DashboardSettings, build_dashboard
 
 #: An ASGI application.
 AsgiApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -48,8 +48,8 @@ def make_http_services(
     api = make_api(runtime, authenticator, health, monitor, buffer)
     app = make_app(api, RESOURCES)
     if ui.enabled:
-        app = make_ui(
-            api, app, PAGES, UiSettings(ui.secret, ui.read_only, ui.redact, make_oidc_settings(settings.oidc))
+        app = build_dashboard(
+            api, app, PAGES, DashboardSettings(ui.secret, ui.read_only, ui.redact, make_oidc_settings(settings.oidc))
         )
     services: list[Service] = [api.hub, KeyUsageRecorder(authenticator, runtime.wakeups, runtime.clock)]
     if buffer is not None:

@@ -6,7 +6,7 @@ from typing import Any
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.alerts.notices import QUEUE
 from mainspring.features.alerts.operations import NotificationsOut, show_notifications, try_channel
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 notifications = Pages()
 
@@ -36,4 +36,4 @@ async def show_notifications_page(visit: Visit[Any]) -> Reply:
 async def do_test(visit: Visit[Any]) -> Reply:
     owner = visit.form.get("owner", "").strip()
     await visit.ask(try_channel, path=visit.path, body={"owner": owner} if owner else {})
-    return Done(words="Test message submitted. Its run shows whether it arrived.", to="notifications")
+    return ActionReply(words="Test message submitted. Its run shows whether it arrived.", to="notifications")

@@ -11,11 +11,11 @@ from mainspring.core.model.base.instant import HOUR, Instant, Micros, isoformat,
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.calendars.operations import CalendarPreviewOut, list_calendars, preview_calendar
 from mainspring.http.schemas.calendars import CalendarOut
-from mainspring.web import heat_map as heat
+from mainspring.web import heat_map as heat_map
 from mainspring.web.formatting import instant
-from mainspring.web.heat_map import busiest
+from mainspring.web.heat_map import list_busiest
 from mainspring.web.page import Pages, Reply, Visit
-from mainspring.web.zones import zone_of
+from mainspring.web.zones import read_zone
 
 calendar = Pages()
 
@@ -38,7 +38,7 @@ class CalendarQuery(msgspec.Struct, frozen=True):
 async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
     query = visit.query
     hours = _HOURS[query.view]
-    zone = load_zone(query.zone) if query.zone else zone_of(visit.headers)
+    zone = load_zone(query.zone) if query.zone else read_zone(visit.headers)
     coming, slot, calendars = await asyncio.gather(
         visit.ask("get_forecast", query={"hours": hours}), _load_slot(visit), visit.ask(list_calendars)
     )
@@ -51,9 +51,9 @@ async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
         zone=zone.key,
         now=to_datetime(visit.now).astimezone(zone),
         coming=coming,
-        peaks=busiest(coming, visit.now, 8),
-        days=heat.week(coming.per_minute, start, zone) if query.view == "week" else [],
-        hours=heat.day(coming.per_minute, start, zone) if query.view == "day" else [],
+        peaks=list_busiest(coming, visit.now, 8),
+        days=heat_map.build_week(coming.per_minute, start, zone) if query.view == "week" else [],
+        hours=heat_map.build_day(coming.per_minute, start, zone) if query.view == "day" else [],
         slot=slot,
         closings=await _load_closed_periods(visit, calendars.items, visit.now, hours * HOUR),
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 from mainspring.core.model.access.access import Permission
 from mainspring.features.events.operations import follow_events
-from mainspring.web.page import Pages, Reply, Stream, Visit
+from mainspring.web.page import Pages, Reply, StreamReply, Visit
 
 live = Pages()
 
@@ -12,4 +12,4 @@ live = Pages()
 @live.page("GET", "/live", permission=Permission.READ)
 async def follow(visit: Visit[Any]) -> Reply:
     last = visit.headers.get("last-event-id", "")
-    return Stream(await visit.ask(follow_events, headers={"last-event-id": last} if last else {}))
+    return StreamReply(await visit.ask(follow_events, headers={"last-event-id": last} if last else {}))

@@ -10,10 +10,10 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import DAY, HOUR, Instant, Micros, isoformat
 from mainspring.features.overview.findings import ClusterView, find_late_runs, list_findings
 from mainspring.http.schemas.stats import Point, Stats
-from mainspring.web.charts import chart
-from mainspring.web.heat_map import busiest
+from mainspring.web.charts import encode_chart
+from mainspring.web.heat_map import list_busiest
 from mainspring.web.page import Pages, Reply, Visit
-from mainspring.web.stat_charts import _lines, ended_chart, line_chart
+from mainspring.web.stat_charts import _build_lines, build_ended_chart, build_line_chart
 
 overview = Pages()
 
@@ -83,12 +83,12 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         queues=sorted(queues.items, key=lambda queue: (-queue.queued, -queue.running, queue.name)),
         groups=groups.items[:_LISTED_GROUPS],
         late=late,
-        peaks=busiest(forecast, visit.now, 5),
+        peaks=list_busiest(forecast, visit.now, 5),
         coming=forecast,
-        ended_chart=ended_chart(stats.points),
+        ended_chart=build_ended_chart(stats.points),
         load_chart=build_load_chart(stats, visit.now),
         late_chart=build_late_chart(stats, visit.now),
-        took_chart=line_chart(stats.points, "took", "--running-fill"),
+        took_chart=build_line_chart(stats.points, "took", "--running-fill"),
     )
 
 
@@ -122,7 +122,7 @@ def build_load_chart(stats: Stats, now: Instant) -> str:
         {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in view), stats.queued]},
         {"name": "running", "colour": "--running-fill", "values": [*(point.running for point in view), stats.running]},
     ]
-    return chart("lines", "at a time", [*(point.time for point in view), isoformat(now)], series)
+    return encode_chart("lines", "at a time", [*(point.time for point in view), isoformat(now)], series)
 
 
 def build_late_chart(stats: Stats, now: Instant) -> str:
@@ -130,9 +130,10 @@ def build_late_chart(stats: Stats, now: Instant) -> str:
     view = _list_sampled_points(stats)
     lags = {"name": "lag", "colour": "--scheduled-fill", "values": [*(point.lag_ms for point in view), stats.lag_ms]}
     began = [
-        {**one, "values": [*one["values"][: len(view)], None]} for one in _lines(stats.points, "late", "--late-fill")
+        {**one, "values": [*one["values"][: len(view)], None]}
+        for one in _build_lines(stats.points, "late", "--late-fill")
     ]
-    return chart("lines", "ms", [*(point.time for point in view), isoformat(now)], [lags, *began])
+    return encode_chart("lines", "ms", [*(point.time for point in view), isoformat(now)], [lags, *began])
 
 
 def _list_sampled_points(stats: Stats) -> Sequence[Point]:

@@ -21,8 +21,8 @@ from mainspring.http.schemas.queues import QueueOut
 from mainspring.http.schemas.runs import HolderOut, RunOut
 from mainspring.web.formatting import describe_stranded
 from mainspring.web.live_lists import keep_order
-from mainspring.web.page import Done, Pages, Reply, Visit
-from mainspring.web.stat_charts import ended_chart, line_chart
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
+from mainspring.web.stat_charts import build_ended_chart, build_line_chart
 
 queues = Pages()
 
@@ -68,13 +68,13 @@ async def show_queues(visit: Visit[Any]) -> Reply:
 @queues.page("POST", "/queues/pause", permission=Permission.ADMINISTER_ALL)
 async def do_pause_everything(visit: Visit[Any]) -> Reply:
     await visit.ask(pause_everything, body=_read_pause(visit))
-    return Done(words="All queues paused. No run is started.", to="queues", undo="queues/resume")
+    return ActionReply(words="All queues paused. No run is started.", to="queues", undo="queues/resume")
 
 
 @queues.page("POST", "/queues/resume", permission=Permission.ADMINISTER_ALL)
 async def do_resume_everything(visit: Visit[Any]) -> Reply:
     await visit.ask(resume_everything)
-    return Done(
+    return ActionReply(
         words="Pause of all queues lifted. Queues that were paused individually stay paused.",
         to="queues",
         undo="queues/pause",
@@ -111,9 +111,9 @@ async def show_queue(visit: Visit[Any]) -> Reply:
         running=running.items,
         queued=queued.items,
         blockages=blockages,
-        ended_chart=ended_chart(stats.points),
+        ended_chart=build_ended_chart(stats.points),
         ended=sum(point.succeeded + point.failed for point in stats.points),
-        late_chart=line_chart(stats.points, "late", "--late-fill"),
+        late_chart=build_line_chart(stats.points, "late", "--late-fill"),
     )
 
 
@@ -121,14 +121,14 @@ async def show_queue(visit: Visit[Any]) -> Reply:
 async def do_pause(visit: Visit[Any]) -> Reply:
     await visit.ask(pause_queue, path=visit.path, body=_read_pause(visit))
     path = f"queues/{quote(visit.path['name'], safe='')}"
-    return Done(words="Queue paused. Active runs continue.", to=path, undo=f"{path}/resume")
+    return ActionReply(words="Queue paused. Active runs continue.", to=path, undo=f"{path}/resume")
 
 
 @queues.page("POST", "/queues/{name}/resume", permission=Permission.OPERATE)
 async def do_resume(visit: Visit[Any]) -> Reply:
     await visit.ask(resume_queue, path=visit.path)
     path = f"queues/{quote(visit.path['name'], safe='')}"
-    return Done(words="Queue resumed.", to=path, undo=f"{path}/pause")
+    return ActionReply(words="Queue resumed.", to=path, undo=f"{path}/pause")
 
 
 @queues.page("POST", "/queues/{name}/policy", permission=Permission.ADMINISTER_ALL)
@@ -145,7 +145,7 @@ async def do_put_policy(visit: Visit[Any]) -> Reply:
         "why": form.get("why", "").strip(),
     }
     await visit.ask(put_queue_policy, path=visit.path, body=body)
-    return Done(words="Policy saved.", to=f"queues/{quote(visit.path['name'], safe='')}")
+    return ActionReply(words="Policy saved.", to=f"queues/{quote(visit.path['name'], safe='')}")
 
 
 async def _list_blockages(visit: Visit[Any], queue: str) -> list[Blockage]:

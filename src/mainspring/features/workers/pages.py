@@ -11,7 +11,7 @@ from mainspring.features.workers.operations.processes import drain_worker, list_
 from mainspring.http.problems import ObjectNotFound
 from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
 from mainspring.web.formatting import instant
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 processes = Pages()
 
@@ -69,7 +69,7 @@ async def show_worker(visit: Visit[Any]) -> Reply:
 @processes.page("POST", "/workers/{id}/drain", permission=Permission.ADMINISTER_ALL)
 async def do_drain(visit: Visit[Any]) -> Reply:
     await visit.ask(drain_worker, path=visit.path)
-    return Done(words="Worker draining. It leaves after its active runs.", to=f"workers/{visit.path['id']}")
+    return ActionReply(words="Worker draining. It leaves after its active runs.", to=f"workers/{visit.path['id']}")
 
 
 @processes.page("GET", "/schedulers", permission=Permission.READ)

@@ -16,8 +16,8 @@ from mainspring.features.workflows.operations.parts import get_workflow_part
 from mainspring.features.workflows.operations.workflows import cancel_workflow, list_workflows, retry_workflow
 from mainspring.http.schemas.workflows import NodeOut, WorkflowPart
 from mainspring.web.formatting import duration, instant, plural
-from mainspring.web.live_lists import read_steadily
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.live_lists import read_live_list
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 workflows = Pages()
 
@@ -63,7 +63,7 @@ class Bar(NamedTuple):
 @workflows.page("GET", "/workflows", permission=Permission.READ, query=WorkflowsQuery)
 async def show_workflows(visit: Visit[WorkflowsQuery]) -> Reply:
     given = msgspec.structs.asdict(visit.query)
-    listed = await read_steadily(
+    listed = await read_live_list(
         visit, list_workflows, {**given, "limit": _PAGE}, lambda workflow: str(workflow.workflow_id)
     )
     return visit.show("workflows/list.html", page=listed.page, items=listed.items, fresh=listed.fresh, given=given)
@@ -112,7 +112,7 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
 async def do_cancel(visit: Visit[Any]) -> Reply:
     stopped = await visit.ask(cancel_workflow, path=visit.path)
     words = f"{plural(stopped.cancelled, 'node')} cancelled."
-    return Done(words=words, to=f"workflows/{visit.path['id']}")
+    return ActionReply(words=words, to=f"workflows/{visit.path['id']}")
 
 
 @workflows.page("POST", "/workflows/{id}/retry", permission=Permission.OPERATE)
@@ -120,7 +120,7 @@ async def do_retry(visit: Visit[Any]) -> Reply:
     node = visit.form.get("node", "")
     made = await visit.ask(retry_workflow, path=visit.path, body={"node": node} if node else None)
     words = f"{plural(len(made.nodes), 'node')} retried."
-    return Done(words=words, to=f"workflows/{visit.path['id']}")
+    return ActionReply(words=words, to=f"workflows/{visit.path['id']}")
 
 
 def _read_reasons(found: WorkflowPart) -> dict[str, str]:

@@ -11,10 +11,10 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import from_datetime, isoformat
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.access.operations import AuditOut, list_audit
-from mainspring.web.live_lists import Fresh, shown_rows
+from mainspring.web.live_lists import NewItemCount, get_shown_rows
 from mainspring.web.page import Pages, Reply, Visit
 from mainspring.web.text import pretty
-from mainspring.web.zones import zone_of
+from mainspring.web.zones import read_zone
 
 audit = Pages()
 
@@ -46,16 +46,16 @@ class Entry(NamedTuple):
 @audit.page("GET", "/audit", permission=Permission.ADMINISTER, query=AuditListQuery)
 async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
     given = msgspec.structs.asdict(visit.query)
-    zone = load_zone(visit.query.zone) if visit.query.zone else zone_of(visit.headers)
+    zone = load_zone(visit.query.zone) if visit.query.zone else read_zone(visit.headers)
     times = {name: _instant(text, zone) for name in ("since", "until") if (text := given[name])}
     asked = {**given, **times, "zone": "", "limit": _PAGE}
     page = await visit.ask(list_audit, query=asked)
-    items, fresh = page.items, Fresh()
-    if shown := [int(row) for row in shown_rows(visit) if row.isdecimal()]:
+    items, fresh = page.items, NewItemCount()
+    if shown := [int(row) for row in get_shown_rows(visit) if row.isdecimal()]:
         # Entries never change: the same position always has the same entries.
         known = await visit.ask(list_audit, query={**asked, "cursor": max(shown) + 1, "limit": len(shown)})
         count = sum(entry.position > max(shown) for entry in page.items)
-        items, fresh = known.items, Fresh(count, more=0 < count == len(page.items))
+        items, fresh = known.items, NewItemCount(count, more=0 < count == len(page.items))
     return visit.show(
         "audit/page.html",
         entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in items],

@@ -8,7 +8,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.features.access.operations import KeyOut, Keys, create_key, list_audit, list_keys, revoke_key
 from mainspring.http.problems import ObjectNotFound
 from mainspring.web.formatting import instant
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 keys = Pages()
 
@@ -76,7 +76,7 @@ async def show_key(visit: Visit[Any]) -> Reply:
 @keys.page("POST", "/keys/{id}/revoke", permission=Permission.ADMINISTER)
 async def do_revoke(visit: Visit[Any]) -> Reply:
     await visit.ask(revoke_key, path=visit.path)
-    return Done(words="Key revoked. Every process rejects it within seconds.", to=f"keys/{visit.path['id']}")
+    return ActionReply(words="Key revoked. Every process rejects it within seconds.", to=f"keys/{visit.path['id']}")
 
 
 def _state(key: KeyOut, now: Instant) -> str:

@@ -13,8 +13,8 @@ from mainspring.core.model.runs.retention import STANDARD
 from mainspring.features.access.operations import QuotasIn, Tenants, list_tenants, put_tenant
 from mainspring.http.problems import ObjectNotFound, RequestFieldError
 from mainspring.http.schemas.usage import BudgetOut, Budgets, UsageOut, UsagePage
-from mainspring.web.charts import chart
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.charts import encode_chart
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 tenants = Pages()
 
@@ -60,7 +60,9 @@ async def do_put(visit: Visit[Any]) -> Reply:
     said = {field: value for field, value in quotas.items() if value is not None}
     kept = {"retention": visit.form["retention"]} if "retention" in visit.form else {}
     await visit.ask(put_tenant, body={"name": name, "quotas": said, **kept})
-    return Done(words="Saved. New quotas apply within seconds.", to=f"tenants/{quote(name, safe='')}", leave=True)
+    return ActionReply(
+        words="Saved. New quotas apply within seconds.", to=f"tenants/{quote(name, safe='')}", leave=True
+    )
 
 
 @tenants.page("GET", "/tenants/{name}", permission=Permission.READ)
@@ -108,14 +110,14 @@ async def do_put_budget(visit: Visit[Any]) -> Reply:
         if value := form.get(field, "").strip():
             body[field] = value
     await visit.ask("put_budget", path={"name": form.get("budget", "").strip()}, body=body)
-    return Done(words="Budget saved.", to=f"tenants/{quote(tenant, safe='')}")
+    return ActionReply(words="Budget saved.", to=f"tenants/{quote(tenant, safe='')}")
 
 
 @tenants.page("POST", "/tenants/{name}/budgets/{budget}/drop", permission=Permission.ADMINISTER)
 async def do_drop_budget(visit: Visit[Any]) -> Reply:
     tenant = visit.path["name"]
     await visit.ask("delete_budget", path={"name": visit.path["budget"]}, query={"tenant": tenant})
-    return Done(
+    return ActionReply(
         words="Budget deleted. Everything that it had paused is resumed.", to=f"tenants/{quote(tenant, safe='')}"
     )
 
@@ -153,7 +155,7 @@ def _days_chart(usage: UsagePage, now: int) -> str:
     for line in usage.items:
         seconds[line.day] = seconds.get(line.day, 0.0) + line.cost.wall_seconds
     values = [round(seconds.get(day[:10], 0.0) * 1_000, 1) for day in days]
-    return chart("bars", "ms", days, [{"name": "ran", "colour": "--running-fill", "values": values}])
+    return encode_chart("bars", "ms", days, [{"name": "ran", "colour": "--running-fill", "values": values}])
 
 
 def _whole(visit: Visit[Any], name: str) -> int | None:

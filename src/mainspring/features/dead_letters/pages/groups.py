@@ -12,10 +12,10 @@ from mainspring.features.dead_letters.operations.groups import bring_back, disca
 from mainspring.features.dead_letters.operations.replays import Replays, list_replays, start_replay
 from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.dead_letters import GroupOut, Groups
-from mainspring.web.charts import chart
+from mainspring.web.charts import encode_chart
 from mainspring.web.formatting import plural
-from mainspring.web.live_lists import keep_order, read_steadily
-from mainspring.web.page import Done, Pages, Reply, Visit, json_field
+from mainspring.web.live_lists import keep_order, read_live_list
+from mainspring.web.page import ActionReply, Pages, Reply, Visit, read_json_field
 
 dead_letters = Pages()
 
@@ -93,10 +93,10 @@ async def do_replay(visit: Visit[SelectionQuery]) -> Reply:
     body: dict[str, Any] = {**visit.query.body, "canaries": _parse_number(visit, "canaries") or 0}
     if (pace := _parse_number(visit, "perSecond")) is not None:
         body["perSecond"] = pace
-    if (patch := json_field(visit.form, "payloadPatch")) is not None:
+    if (patch := read_json_field(visit.form, "payloadPatch")) is not None:
         body["payloadPatch"] = patch
     made = await visit.ask(start_replay, body=body)
-    return Done(words="Replay started.", to=f"dead-letters/replays/{made.replay_id}", leave=True)
+    return ActionReply(words="Replay started.", to=f"dead-letters/replays/{made.replay_id}", leave=True)
 
 
 @dead_letters.page("GET", "/dead-letters/discard", permission=Permission.OPERATE, query=SelectionQuery)
@@ -121,13 +121,13 @@ async def do_discard(visit: Visit[SelectionQuery]) -> Reply:
     # An undo is offered only if the answer names all runs.
     exact = 0 < done.count == len(done.run_ids)
     undo = f"dead-letters/bring-back?ids={','.join(done.run_ids)}" if exact else ""
-    return Done(words=f"{plural(done.count, 'dead letter')} discarded{more}.", to="dead-letters", undo=undo)
+    return ActionReply(words=f"{plural(done.count, 'dead letter')} discarded{more}.", to="dead-letters", undo=undo)
 
 
 @dead_letters.page("POST", "/dead-letters/bring-back", permission=Permission.OPERATE, query=RunIdsQuery)
 async def do_bring_back(visit: Visit[RunIdsQuery]) -> Reply:
     done = await visit.ask(bring_back, body={"runIds": visit.query.ids.split(",")})
-    return Done(words=f"{plural(done.count, 'dead letter')} restored.", to="dead-letters")
+    return ActionReply(words=f"{plural(done.count, 'dead letter')} restored.", to="dead-letters")
 
 
 @dead_letters.page("GET", "/dead-letters/{fingerprint}", permission=Permission.READ, query=GroupQuery)
@@ -135,7 +135,7 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
     chosen = {"fingerprint": visit.path["fingerprint"], "task": visit.query.task}
     groups, runs = await asyncio.gather(
         visit.ask(list_groups, query={**chosen, "limit": _MAX_GROUPS}),
-        read_steadily(
+        read_live_list(
             visit,
             list_dead,
             {**chosen, "cursor": visit.query.cursor, "limit": _PAGE},
@@ -160,7 +160,7 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
         fresh=runs.fresh,
         path=f"dead-letters/{quote(group.fingerprint)}",
         given={"task": visit.query.task, "cursor": visit.query.cursor},
-        trend_chart=chart("bars", "runs", times, bars),
+        trend_chart=encode_chart("bars", "runs", times, bars),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import NotFound
 from mainspring.features.dead_letters.operations.replays import ReplayOut, show_replay, stop_replay
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 replays = Pages()
 
@@ -28,7 +28,7 @@ async def show_replay_page(visit: Visit[Any]) -> Reply:
 @replays.page("POST", "/dead-letters/replays/{id}/stop", permission=Permission.OPERATE)
 async def do_stop(visit: Visit[Any]) -> Reply:
     await visit.ask(stop_replay, path=visit.path, body={"why": visit.form.get("why", "").strip()})
-    return Done(words="Replay stopped. It creates no more runs.", to=f"dead-letters/replays/{visit.path['id']}")
+    return ActionReply(words="Replay stopped. It creates no more runs.", to=f"dead-letters/replays/{visit.path['id']}")
 
 
 async def _find_run(visit: Visit[Any], run: str) -> Any:

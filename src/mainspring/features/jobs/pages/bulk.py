@@ -12,7 +12,7 @@ from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.bulk import BulkOut
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.web.formatting import plural
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 jobs_bulk = Pages()
 
@@ -125,9 +125,9 @@ def _build_empty_answer(action: str) -> BulkOut:
     return BulkOut(action=action, matched=0, changed=0, more=False, dry_run=True, sample=[])
 
 
-def _build_done(action: str, done: BulkOut) -> Done:
+def _build_done(action: str, done: BulkOut) -> ActionReply:
     _, back, words = _action(action)
     more = "; there are more" if done.more else ""
     exact = back and 0 < done.changed == done.matched <= _UNDO_ACTIONS
     undo = f"jobs/some?action={back}&ids={','.join(done.sample)}" if exact else ""
-    return Done(words=f"{plural(done.changed, 'schedule')} {words}{more}.", to="jobs", undo=undo)
+    return ActionReply(words=f"{plural(done.changed, 'schedule')} {words}{more}.", to="jobs", undo=undo)

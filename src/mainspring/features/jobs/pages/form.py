@@ -19,9 +19,9 @@ from mainspring.http.problems import ObjectNotFound, build_problem
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.status_words import WAITING
 from mainspring.http.schemas.tasks import TaskOut
-from mainspring.web.arguments import field_of, read_arguments
-from mainspring.web.job_fields import DEFAULTS, STAND_INS, body_of, keeps_payload, patch_of, values_of
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.arguments import get_form_field, read_arguments
+from mainspring.web.job_fields import DEFAULTS, PLACEHOLDERS, build_body, build_form_values, build_patch, keeps_payload
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 job_form = Pages()
 
@@ -51,7 +51,7 @@ class NewQuery(msgspec.Struct, frozen=True):
 async def show_new(visit: Visit[NewQuery]) -> Reply:
     values = {**DEFAULTS, "task": visit.query.task}
     if visit.query.like:
-        values = {**values_of(await visit.ask(get_job, path={"id": visit.query.like})), "name": ""}
+        values = {**build_form_values(await visit.ask(get_job, path={"id": visit.query.like})), "name": ""}
     preview, wrong = await _preview_new(visit, values) if visit.query.like else (None, [])
     known = await _load_suggestions(visit, visit.principal.tenant or DEFAULT_TENANT)
     task = None if visit.query.like else await _find_task(visit, visit.query.task)
@@ -62,9 +62,9 @@ async def show_new(visit: Visit[NewQuery]) -> Reply:
 
 @job_form.page("POST", "/jobs/new", permission=Permission.SUBMIT)
 async def do_create(visit: Visit[Any]) -> Reply:
-    made: JobOut = await visit.ask(create_job, body=body_of(visit.form))
+    made: JobOut = await visit.ask(create_job, body=build_body(visit.form))
     where = "runs" if made.version is None else "jobs"
-    return Done(words=f"{made.name or made.task} created.", to=f"{where}/{made.job_id}", leave=True)
+    return ActionReply(words=f"{made.name or made.task} created.", to=f"{where}/{made.job_id}", leave=True)
 
 
 @job_form.page("POST", "/jobs/preview", permission=Permission.SUBMIT)
@@ -78,7 +78,7 @@ async def show_edit(visit: Visit[Any]) -> Reply:
     job: JobOut = await visit.ask(get_job, path=visit.path)
     if job.version is None and job.status not in WAITING:
         raise Conflict(f"a one-off job can be changed until it starts; this one is {job.status}")
-    values = values_of(job)
+    values = build_form_values(job)
     preview, wrong = await _preview_change(visit, job, values)
     known = await _load_suggestions(visit, job.tenant)
     shown = {"values": values, "preview": preview, "wrong": wrong, "declared": None, "arguments": []}
@@ -88,10 +88,10 @@ async def show_edit(visit: Visit[Any]) -> Reply:
 @job_form.page("POST", "/jobs/{id}/edit", permission=Permission.OPERATE)
 async def do_change(visit: Visit[Any]) -> Reply:
     job: JobOut = await visit.ask(get_job, path=visit.path)
-    made: JobOut = await visit.ask(change_job, path=visit.path, body=patch_of(job, visit.form))
+    made: JobOut = await visit.ask(change_job, path=visit.path, body=build_patch(job, visit.form))
     if made.version is None:
-        return Done(words="Saved.", to=f"runs/{job.job_id}", leave=True)
-    return Done(words=f"Saved as version {made.version}.", to=f"jobs/{job.job_id}", leave=True)
+        return ActionReply(words="Saved.", to=f"runs/{job.job_id}", leave=True)
+    return ActionReply(words=f"Saved as version {made.version}.", to=f"jobs/{job.job_id}", leave=True)
 
 
 @job_form.page("POST", "/jobs/{id}/edit/preview", permission=Permission.OPERATE)
@@ -116,12 +116,12 @@ async def _preview_new(visit: Visit[Any], form: _Form, payload: msgspec.Raw | Un
     """Preview a new job. ``payload`` replaces the form's payload, which is incomplete if it was cut or hidden."""
 
     async def ask(said: _Form) -> Any:
-        body = body_of(said if payload is UNSET else {**said, "payload": ""})
+        body = build_body(said if payload is UNSET else {**said, "payload": ""})
         return await visit.ask(
             preview_job, query={"n": _MAX_TICKS}, body=body if payload is UNSET else {**body, "payload": payload}
         )
 
-    return await _preview(form, ask, STAND_INS)
+    return await _preview(form, ask, PLACEHOLDERS)
 
 
 async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Preview:
@@ -130,10 +130,12 @@ async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Previ
         return await _preview_new(visit, form, job.payload if keeps_payload(job, form) else UNSET)
 
     async def ask(said: _Form) -> Any:
-        body = patch_of(job, said)
+        body = build_patch(job, said)
         return await visit.ask(preview_change, path={"id": job.job_id}, query={"n": _MAX_TICKS}, body=body)
 
-    return await _preview(form, ask, {**STAND_INS, **{name: text for name, text in values_of(job).items() if text}})
+    return await _preview(
+        form, ask, {**PLACEHOLDERS, **{name: text for name, text in build_form_values(job).items() if text}}
+    )
 
 
 async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_ins: _Form) -> _Preview:
@@ -148,7 +150,7 @@ async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_in
             preview = await ask(said)
         except MainspringError as error:
             problem = build_problem(error)[0]
-            name = field_of(form, problem.field)
+            name = get_form_field(form, problem.field)
             if not name.startswith("arg:"):
                 name = name.partition(".")[0].partition("[")[0]
             if name == "scheduleTime" and form.get("kind") == "at":

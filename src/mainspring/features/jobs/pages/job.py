@@ -16,7 +16,7 @@ from mainspring.http.schemas.bulk import BulkOut
 from mainspring.http.schemas.differences import Change
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.web.formatting import plural
-from mainspring.web.page import Done, Pages, Reply, Visit, json_field
+from mainspring.web.page import ActionReply, Pages, Reply, Visit, read_json_field
 from mainspring.web.text import pretty
 
 job = Pages()
@@ -39,7 +39,7 @@ class DiffLine(NamedTuple):
 async def show_job(visit: Visit[Any]) -> Reply:
     found: JobOut = await visit.ask(get_job, path=visit.path)
     if found.version is None:
-        return Done(words="", to=f"runs/{found.job_id}")
+        return ActionReply(words="", to=f"runs/{found.job_id}")
     strips, fires, runs, versions = await asyncio.gather(
         read_strips(visit, [found.job_id], _MAX_TICKS),
         visit.ask(next_fires, path=visit.path, query={"n": _MAX_TICKS}),
@@ -65,21 +65,21 @@ async def do_pause(visit: Visit[Any]) -> Reply:
         body["until"] = until
     await visit.ask(pause_job, path=visit.path, body=body)
     here = f"jobs/{visit.path['id']}"
-    return Done(words="Job paused. Its ticks are recorded as skipped.", to=here, undo=f"{here}/resume")
+    return ActionReply(words="Job paused. Its ticks are recorded as skipped.", to=here, undo=f"{here}/resume")
 
 
 @job.page("POST", "/jobs/{id}/resume", permission=Permission.OPERATE)
 async def do_resume(visit: Visit[Any]) -> Reply:
     await visit.ask(resume_job, path=visit.path)
     here = f"jobs/{visit.path['id']}"
-    return Done(words="Job resumed.", to=here, undo=f"{here}/pause")
+    return ActionReply(words="Job resumed.", to=here, undo=f"{here}/pause")
 
 
 @job.page("POST", "/jobs/{id}/run", permission=Permission.SUBMIT)
 async def do_run(visit: Visit[Any]) -> Reply:
-    payload = json_field(visit.form, "payload")
+    payload = read_json_field(visit.form, "payload")
     made = await visit.ask(run_job, path=visit.path, body=None if payload is None else {"payload": payload})
-    return Done(words="Run started.", to=f"runs/{made.run_id}", leave=True)
+    return ActionReply(words="Run started.", to=f"runs/{made.run_id}", leave=True)
 
 
 @job.page("GET", "/jobs/{id}/cancel", permission=Permission.OPERATE)
@@ -96,7 +96,7 @@ async def do_cancel(visit: Visit[Any]) -> Reply:
     body = {"action": "cancel", "ids": [found.job_id], "why": visit.form.get("why", "").strip()}
     done: BulkOut = await visit.ask("act_on_many", body=body)
     words = f"Job cancelled, {runs}." if done.changed else "The job had already ended."
-    return Done(words=words, to=f"jobs/{found.job_id}")
+    return ActionReply(words=words, to=f"jobs/{found.job_id}")
 
 
 @job.page("POST", "/jobs/{id}/versions/{version}/restore", permission=Permission.OPERATE)
@@ -104,7 +104,7 @@ async def do_restore(visit: Visit[Any]) -> Reply:
     made: JobOut = await visit.ask(restore_version, path=visit.path)
     before = (made.version or 2) - 1
     here = f"jobs/{visit.path['id']}"
-    return Done(
+    return ActionReply(
         words=f"Version {visit.path['version']} restored as version {made.version}.",
         to=here,
         undo=f"{here}/versions/{before}/restore",

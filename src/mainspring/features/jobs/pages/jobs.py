@@ -13,7 +13,7 @@ from mainspring.features.jobs.pages.bulk import list_actions
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.stats import Histories, TickEnd
 from mainspring.web.formatting import absolute, duration
-from mainspring.web.live_lists import read_steadily
+from mainspring.web.live_lists import read_live_list
 from mainspring.web.page import Pages, Reply, Visit
 
 jobs = Pages()
@@ -45,7 +45,9 @@ async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
     given = visit.query.as_query()
     # The default is recurring jobs; one-off jobs are listed as runs, too.
     kind = visit.query.kind or "recurring"
-    listed = await read_steadily(visit, list_jobs, {**given, "kind": kind, "limit": _PAGE}, lambda job: str(job.job_id))
+    listed = await read_live_list(
+        visit, list_jobs, {**given, "kind": kind, "limit": _PAGE}, lambda job: str(job.job_id)
+    )
     items = listed.items
     strips = await read_strips(visit, [item.job_id for item in items if item.version is not None], _MAX_TICKS)
     return visit.show(

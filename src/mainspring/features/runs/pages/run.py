@@ -14,7 +14,7 @@ from mainspring.features.runs.operations import LogPage, cancel_run, explain_run
 from mainspring.http.schemas.runs import AttemptOut, LogLineOut, RunOut
 from mainspring.http.schemas.status_words import WAITING
 from mainspring.web.formatting import duration, instant
-from mainspring.web.page import Done, Download, Pages, Reply, Visit, json_field
+from mainspring.web.page import ActionReply, DownloadReply, Pages, Reply, Visit, read_json_field
 
 run = Pages()
 
@@ -139,7 +139,7 @@ async def whole_log(visit: Visit[Any]) -> Reply:
         log: LogPage = await visit.ask(run_logs, path=visit.path, query={"after": after, "limit": _DOWNLOAD_PAGE})
         lines += [f"{line.time} {line.text.rstrip()}" for line in log.items]
         if len(log.items) < _DOWNLOAD_PAGE:
-            return Download(f"{visit.path['id']}.log", "\n".join([*lines, ""]))
+            return DownloadReply(f"{visit.path['id']}.log", "\n".join([*lines, ""]))
         after = log.next_after
 
 
@@ -147,14 +147,14 @@ async def whole_log(visit: Visit[Any]) -> Reply:
 async def do_cancel(visit: Visit[Any]) -> Reply:
     cancelled = await visit.ask(cancel_run, path=visit.path)
     words = "Run cancelled." if cancelled.status == "cancelled" else "Cancel requested. The run is stopping."
-    return Done(words=words, to=f"runs/{visit.path['id']}")
+    return ActionReply(words=words, to=f"runs/{visit.path['id']}")
 
 
 @run.page("POST", "/runs/{id}/retry", permission=Permission.OPERATE)
 async def do_retry(visit: Visit[Any]) -> Reply:
-    payload = json_field(visit.form, "payload")
+    payload = read_json_field(visit.form, "payload")
     made = await visit.ask(retry_run, path=visit.path, body=None if payload is None else {"payload": payload})
-    return Done(words="New run created.", to=f"runs/{made.run_id}", leave=True)
+    return ActionReply(words="New run created.", to=f"runs/{made.run_id}", leave=True)
 
 
 def was_retried(found: RunOut) -> bool:

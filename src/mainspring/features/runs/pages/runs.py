@@ -11,8 +11,8 @@ from mainspring.features.runs.pages.run import ENDED_STATES
 from mainspring.http.schemas.stats import RunCounts
 from mainspring.http.schemas.status_words import run_states
 from mainspring.web.formatting import plural
-from mainspring.web.live_lists import read_steadily
-from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.live_lists import read_live_list
+from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 runs = Pages()
 
@@ -53,7 +53,7 @@ async def show_runs(visit: Visit[RunsQuery]) -> Reply:
     asked = {**query.as_query(), "jobId": query.job, "limit": _PAGE}
     del asked["job"], asked["ids"]
     listed, counts = await asyncio.gather(
-        read_steadily(visit, list_runs, asked, lambda run: str(run.run_id)), _count_by_state(visit)
+        read_live_list(visit, list_runs, asked, lambda run: str(run.run_id)), _count_by_state(visit)
     )
     chosen = frozenset(state.value for state in run_states(query.status))
     return visit.show(
@@ -87,7 +87,9 @@ async def ask_cancel(visit: Visit[RunsQuery]) -> Reply:
 async def cancel_all(visit: Visit[RunsQuery]) -> Reply:
     done = await visit.ask("act_on_many", body=_build_bulk_body("cancel", visit.query))
     more = "; there are more" if done.more else ""
-    return Done(words=f"{plural(done.changed, 'run')} cancelled{more}.", to=_build_list_path(visit.query), leave=True)
+    return ActionReply(
+        words=f"{plural(done.changed, 'run')} cancelled{more}.", to=_build_list_path(visit.query), leave=True
+    )
 
 
 @runs.page("GET", "/runs/retry-all", permission=Permission.OPERATE, query=RunsQuery)
@@ -100,7 +102,9 @@ async def retry_all(visit: Visit[RunsQuery]) -> Reply:
     done = await visit.ask("act_on_many", body=_build_bulk_body("retry", visit.query))
     before = done.matched - done.changed
     more = "; quota exhausted" if done.more else f"; {before} had been retried before" if before else ""
-    return Done(words=f"{plural(done.changed, 'run')} retried{more}.", to=_build_list_path(visit.query), leave=True)
+    return ActionReply(
+        words=f"{plural(done.changed, 'run')} retried{more}.", to=_build_list_path(visit.query), leave=True
+    )
 
 
 async def _count_by_state(visit: Visit[RunsQuery]) -> RunCounts:
