@@ -49,6 +49,21 @@ async def test_an_unserved_queue_and_an_unknown_task_are_both_reasons(service: S
         assert because[1]["words"] == "no live worker of any queue knows task 'unknown'"
 
 
+async def test_a_run_for_later_has_the_reasons_why_no_worker_could_start_it(service: Service) -> None:
+    later = {"scheduleTime": "2099-01-01T00:00:00Z"}
+    async with service.client() as client:
+        await client.post("/v1/workers/register", json={"name": "w", "queues": ["default"], "tasks": ["known"]})
+        for fields, codes_of in (
+            ({"task": "known"}, ["not-due"]),
+            ({"task": "knwon"}, ["not-due", "no-worker"]),
+            ({"task": "known", "queue": "nowhere"}, ["not-due", "no-worker"]),
+        ):
+            made = (await client.post("/v1/jobs", json=fields | later)).json()
+            because = (await get(client, f"/v1/runs/{made['jobId']}/explain"))["because"]
+            assert [reason["code"] for reason in because] == codes_of
+            assert [reason["words"] for reason in because[1:]] == made.get("warnings", [])
+
+
 async def test_a_run_is_explained_by_the_quota_of_its_tenant(service: Service, client: httpx2.AsyncClient) -> None:
     await client.put("/v1/tenants", json={"name": "default", "quotas": {"running": 0}})
     service.api.admission._quotas.forget()

@@ -29,7 +29,12 @@ async def collect_facts(api: Api, run: RunView) -> Facts:
     now = await store.now()
     if run.state is RunState.SCHEDULED:
         policy = await _read_policy(api, run.queue) if run.attempt else NO_POLICY
-        return Facts(now=now, scheduled_by_somebody=bool(await store.sessions("scheduler")), policy=policy)
+        return Facts(
+            now=now,
+            scheduled_by_somebody=bool(await store.sessions("scheduler")),
+            policy=policy,
+            obstacles=tuple(await api.workers.find_warnings(run)),
+        )
     if run.state is RunState.BLOCKED and run.gate is not None:
         state, inside = await store.gate(run.gate, NAMED + 1)
         return Facts(now=now, also=(reason_of_limit(run, state, inside, now),))

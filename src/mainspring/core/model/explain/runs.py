@@ -87,6 +87,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lowered_by: str | None = None
     #: The policy of its queue.
     policy: QueuePolicy = NO_POLICY
+    #: What would keep a scheduled run from starting if it were due now: no live worker can take it.
+    obstacles: tuple[str, ...] = ()
     #: Reasons of other rules against its start; listed first.
     also: tuple[Reason, ...] = ()
 
@@ -109,7 +111,8 @@ class Explained(msgspec.Struct, frozen=True):
 def explain(run: RunView, facts: Facts) -> Explained:
     match run.state:
         case RunState.SCHEDULED:
-            return _waits([*facts.also, _scheduled(run, facts)], facts)
+            ahead = [Reason(code="no-worker", words=words) for words in facts.obstacles]
+            return _waits([*facts.also, _scheduled(run, facts), *ahead], facts)
         case RunState.BLOCKED:
             own = [_in_line(run, facts)] if facts.key_holder is not None or not facts.also else []
             return _waits([*facts.also, *own], facts)
