@@ -12,10 +12,11 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.upkeep.schema import TOO_OLD
 from mainspring.core.runtime.private_files import create_private_file
 from mainspring.stores import statements
+from mainspring.stores.sqlite.constants import CONSTANTS
 
 PACKAGE = "mainspring.stores.sqlite"
 MIGRATIONS = statements.migrations(PACKAGE)
-QUERIES = statements.load(PACKAGE, "queries.sql")
+QUERIES = statements.load(PACKAGE, "queries.sql", CONSTANTS)
 #: The ``application_id`` that 0001_schema.sql writes into the file header: "MSPR".
 APPLICATION_ID = 0x4D535052
 
@@ -241,7 +242,7 @@ def create_procedures(connection: apsw.Connection) -> None:
     """Create the procedures, which live as long as the connection."""
     scripts = [entry for entry in files(PACKAGE).joinpath("procedures").iterdir() if entry.name.endswith(".sql")]
     for script in sorted(scripts, key=lambda entry: entry.name):
-        connection.execute(script.read_text("utf-8"))
+        connection.execute(statements.insert_constants(script.read_text("utf-8"), CONSTANTS))
 
 
 def convert_error(error: apsw.Error) -> MainspringError:

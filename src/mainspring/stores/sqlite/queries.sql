@@ -199,10 +199,10 @@ SELECT json_array(
           AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = s.awaits)
         LIMIT :limit))),
     json((
-        WITH RECURSIVE inside (number, used) AS MATERIALIZED (
-            SELECT g.value ->> 1, sum(g.value ->> 0 <> 2 OR r.state = 'queued')
+        WITH RECURSIVE occupant_count (number, used) AS MATERIALIZED (
+            SELECT g.value ->> 1, sum(g.value ->> 0 <> :PER_PERIOD OR r.state = 'queued')
             FROM run r INDEXED BY run_limited CROSS JOIN json_each(r.limits) AS g
-            WHERE r.limits IS NOT NULL AND g.value ->> 0 < 3 GROUP BY 1
+            WHERE r.limits IS NOT NULL AND g.value ->> 0 <> :BREAKER GROUP BY 1
         ), line (number) AS (
             SELECT min(w.waits) FROM waiting w INDEXED BY waiting_limited WHERE w.state = 'limited'
             UNION ALL
@@ -211,11 +211,11 @@ SELECT json_array(
             FROM line WHERE line.number IS NOT NULL
         )
         SELECT json_group_array(number) FROM (
-            SELECT i.number AS number FROM inside AS i LEFT JOIN limiter l ON l.number = i.number
+            SELECT i.number AS number FROM occupant_count AS i LEFT JOIN limiter l ON l.number = i.number
             WHERE i.used <> coalesce(l.used, 0)
             UNION
-            SELECT l.number FROM limiter l WHERE l.used > 0 AND l.number NOT IN (SELECT i.number FROM inside AS i)
-              AND (l.kind < 3 OR NOT EXISTS (
+            SELECT l.number FROM limiter l WHERE l.used > 0 AND l.number NOT IN (SELECT i.number FROM occupant_count AS i)
+              AND (l.kind <> :BREAKER OR NOT EXISTS (
                   SELECT 1 FROM run r INDEXED BY run_limited
                   WHERE r.limits IS NOT NULL AND r.limits ->> '$[0][1]' = +l.number))
             UNION
@@ -229,8 +229,8 @@ SELECT json_array(
                     WHERE w.state = 'limited' AND w.waits = line.number ORDER BY w.due, w.id LIMIT 1
                 )) AS g
                 WHERE g.value ->> 1 = line.number AND CASE g.value ->> 0
-                    WHEN 3 THEN l.open_until IS NOT NULL AND (l.used > 0 OR l.spilling = 1 OR l.open_until > :now)
-                    ELSE g.value ->> 2 <= coalesce(l.used, 0) + iif(g.value ->> 0 = 2, (
+                    WHEN :BREAKER THEN l.open_until IS NOT NULL AND (l.used > 0 OR l.spilling = 1 OR l.open_until > :now)
+                    ELSE g.value ->> 2 <= coalesce(l.used, 0) + iif(g.value ->> 0 = :PER_PERIOD, (
                         SELECT count(*) FROM mark m WHERE m.number = line.number AND m.until > :now), 0) END)
             LIMIT :limit))),
     json((
@@ -393,7 +393,7 @@ SELECT json_group_array(json_object('bucket', bucket, 'late', late, 'took', took
 
 -- name: due_by_minute
 SELECT json_group_array(json_object('minute', minute, 'runs', runs) ORDER BY minute) FROM (
-    SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
+    SELECT w.due / :MINUTE * :MINUTE AS minute, count(*) AS runs
     FROM json_each(:shards) AS h CROSS JOIN waiting w INDEXED BY waiting_due
         ON w.state = 'scheduled' AND w.shard = h.value AND w.due >= :since AND w.due < :until
     WHERE w.tenant = coalesce(:tenant, w.tenant) GROUP BY 1
@@ -612,13 +612,13 @@ FROM outbox_cursor c
 -- name: past_days
 -- Of what is kept alike, the days that are past keeping, oldest first.
 SELECT json_group_array(json_object('kept_as', kept_as, 'day', day) ORDER BY day, kept_as) FROM (
-    SELECT 'succeeded' AS kept_as, h.finished_at / 86400000000 AS day FROM history h INDEXED BY history_standard_succeeded
+    SELECT 'succeeded' AS kept_as, h.finished_at / :DAY AS day FROM history h INDEXED BY history_standard_succeeded
     WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at < :succeeded GROUP BY 2
     UNION ALL
-    SELECT 'unsuccessful', h.finished_at / 86400000000 FROM history h INDEXED BY history_standard_unsuccessful
+    SELECT 'unsuccessful', h.finished_at / :DAY FROM history h INDEXED BY history_standard_unsuccessful
     WHERE h.state <> 'succeeded' AND h.retention IS NULL AND h.finished_at < :unsuccessful GROUP BY 2
     UNION ALL
-    SELECT c.column1, h.finished_at / 86400000000 FROM (VALUES ('short', :short), ('long', :long), ('audit', :audit)) AS c
+    SELECT c.column1, h.finished_at / :DAY FROM (VALUES ('short', :short), ('long', :long), ('audit', :audit)) AS c
     CROSS JOIN history h INDEXED BY history_class ON h.retention = c.column1 AND h.finished_at < c.column2 GROUP BY 1, 2
 )
 

@@ -1,52 +1,52 @@
--- Moves of runs that several procedures share.
+-- Transitions of runs that several procedures share.
 
--- What is fresh is queued if it is due and its gate is free, blocked if it is not, scheduled if its time is ahead. What
--- has limits comes to them then; what waits for others does that first, and its own limits of time do not count yet.
--- Those of one gate stand in the order of (due, id), inside a batch too.
-CREATE TEMP TRIGGER enter_fresh_runs INSTEAD OF INSERT ON enter_fresh BEGIN
-    INSERT INTO enter_the_rest (now)
+-- Inserts new runs: queued if due and their key lock is free, blocked if it is held, scheduled if their time is ahead. Runs
+-- with limits are limited until they are admitted. Runs with parents wait for these first, and their time limits do not
+-- count yet. Runs of one ordering key are ordered by (due, id), also within a batch.
+CREATE TEMP TRIGGER insert_each_new_run INSTEAD OF INSERT ON insert_new_runs BEGIN
+    INSERT INTO insert_waiting_runs (now)
     SELECT NEW.now WHERE EXISTS (
-        SELECT 1 FROM fresh WHERE due > NEW.now OR gate IS NOT NULL OR limits IS NOT NULL OR rule IS NOT NULL);
+        SELECT 1 FROM new_run WHERE due > NEW.now OR gate IS NOT NULL OR limits IS NOT NULL OR rule IS NOT NULL);
 
     INSERT INTO run (id, state, shard, tenant, queue, lane, rank, priority, attempt, lost, late, fence, body, timeout,
                      due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
                      replay_of, queued_at)
-    SELECT id, 'queued', shard, tenant, queue, lane, NEW.now + priority * 1000000000 + late * 60000000, priority, 0, 0,
+    SELECT id, 'queued', shard, tenant, queue, lane, NEW.now + priority * :HEAD_START + late * :LATE_PENALTY, priority, 0, 0,
            late, 0, body, timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version,
            scheduled_at, origin, target, replay_of, NEW.now
-    FROM fresh
+    FROM new_run
     WHERE due <= NEW.now AND limits IS NULL AND rule IS NULL
-      AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
+      AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = new_run.gate));
 
-    INSERT INTO happened (kind, tenant, run)
-    SELECT 'run.submitted', tenant, id FROM fresh WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY n;
+    INSERT INTO new_event (kind, tenant, run)
+    SELECT 'run.submitted', tenant, id FROM new_run WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY n;
 END;
 
--- Gates are taken, and what is not queued waits.
-CREATE TEMP TRIGGER enter_what_is_not_plain INSTEAD OF INSERT ON enter_the_rest BEGIN
+-- Takes key locks, and inserts the runs that are not queued.
+CREATE TEMP TRIGGER insert_each_waiting_run INSTEAD OF INSERT ON insert_waiting_runs BEGIN
     INSERT INTO gate (key, holder)
-    SELECT fresh.gate, fresh.id FROM fresh
-    WHERE fresh.gate IS NOT NULL AND fresh.due <= NEW.now AND fresh.rule IS NULL AND NOT EXISTS (
-        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.gate = fresh.gate)
-    ORDER BY fresh.due, fresh.id
+    SELECT new_run.gate, new_run.id FROM new_run
+    WHERE new_run.gate IS NOT NULL AND new_run.due <= NEW.now AND new_run.rule IS NULL AND NOT EXISTS (
+        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.gate = new_run.gate)
+    ORDER BY new_run.due, new_run.id
     ON CONFLICT DO NOTHING;
 
     INSERT INTO waiting (id, state, shard, tenant, queue, lane, priority, attempt, lost, late, fence, body, timeout,
                          due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
                          replay_of, limits)
     SELECT id, CASE WHEN rule IS NOT NULL THEN 'after' WHEN due > NEW.now THEN 'scheduled'
-                    WHEN gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = fresh.gate) THEN 'limited'
+                    WHEN gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = new_run.gate) THEN 'limited'
                     ELSE 'blocked' END, shard, tenant, queue, lane, priority, 0, 0, late, 0, body,
            timeout, due, NEW.now, iif(rule IS NULL, due + start_within, NULL), iif(rule IS NULL, due + deadline, NULL),
            gate, job_id, job_version, scheduled_at, origin, target, replay_of, limits
-    FROM fresh
+    FROM new_run
     WHERE due > NEW.now OR limits IS NOT NULL OR rule IS NOT NULL
-       OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = fresh.gate));
+       OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = new_run.gate));
 END;
 
--- Scheduled runs that are picked have come due: they are queued, or join the line of their gate, or come to their
--- limits. Those that are queued stay picked.
-CREATE TEMP TRIGGER picked_runs_come_due INSTEAD OF INSERT ON come_due BEGIN
+-- Admits scheduled runs that are due: they are queued, or wait for their key lock, or for their limits. The queued ones
+-- stay in picked.
+CREATE TEMP TRIGGER admit_each_picked_run INSTEAD OF INSERT ON admit_picked BEGIN
     INSERT INTO gate (key, holder)
     SELECT w.gate, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
     WHERE w.gate IS NOT NULL AND NOT EXISTS (
@@ -64,34 +64,34 @@ CREATE TEMP TRIGGER picked_runs_come_due INSTEAD OF INSERT ON come_due BEGIN
                      timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
                      origin, target, replay_of, session, queued_at)
     SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
-           NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
+           NEW.now + w.priority * :HEAD_START + (w.late OR w.attempt > 0) * :LATE_PENALTY, w.rev + 1, w.priority, w.attempt,
            w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
            w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now
     FROM picked CROSS JOIN waiting w ON w.id = picked.id;
     DELETE FROM waiting WHERE id IN (SELECT id FROM picked);
 
-    INSERT INTO happened (kind, tenant, run)
+    INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.queued', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
-    WHERE EXISTS (SELECT 1 FROM outbox_cursor) AND r.id NOT IN (SELECT quiet.id FROM quiet) ORDER BY picked.n;
+    WHERE EXISTS (SELECT 1 FROM outbox_cursor) AND r.id NOT IN (SELECT kept_position.id FROM kept_position) ORDER BY picked.n;
 END;
 
--- A set of labels is required for the first time: the workers that have all of them will look for it.
-CREATE TEMP TRIGGER widen_lanes AFTER INSERT ON main.lane BEGIN
+-- A label set is required for the first time: add it to the sessions that have all of its labels.
+CREATE TEMP TRIGGER add_label_set_to_sessions AFTER INSERT ON main.lane BEGIN
     UPDATE session SET lanes = json_insert(coalesce(lanes, '[0]'), '$[#]', NEW.id)
     WHERE dead = 0 AND labels <> '[]' AND NOT EXISTS (
         SELECT 1 FROM json_each(NEW.requires) AS q
         WHERE q.value NOT IN (SELECT l.value FROM json_each(session.labels) AS l));
 END;
 
--- A gate that a run held is free: the first in its line is queued, or comes to its limits, and holds it now.
-CREATE TEMP TRIGGER free_one_gate INSTEAD OF INSERT ON free_gate BEGIN
+-- Releases a key lock. The next run in line takes it, and is queued or waits for its limits.
+CREATE TEMP TRIGGER release_one_key_lock INSTEAD OF INSERT ON release_key_lock BEGIN
     DELETE FROM gate WHERE key = NEW.key AND holder = NEW.holder;
 
     INSERT INTO gate (key, holder)
     SELECT NEW.key, w.id FROM waiting w INDEXED BY waiting_blocked
     WHERE w.state = 'blocked' AND w.gate = NEW.key AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.key = NEW.key)
     ORDER BY w.due, w.id LIMIT 1;
-    INSERT OR IGNORE INTO waited (id)
+    INSERT OR IGNORE INTO was_blocked (id)
     SELECT w.id FROM gate g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked' AND w.limits IS NOT NULL;
     UPDATE waiting SET state = 'limited', rev = rev + 1
@@ -101,21 +101,21 @@ CREATE TEMP TRIGGER free_one_gate INSTEAD OF INSERT ON free_gate BEGIN
                      timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
                      origin, target, replay_of, session, queued_at, ready_at)
     SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
-           NEW.now + w.priority * 1000000000 + (w.late OR w.attempt > 0) * 60000000, w.rev + 1, w.priority, w.attempt,
+           NEW.now + w.priority * :HEAD_START + (w.late OR w.attempt > 0) * :LATE_PENALTY, w.rev + 1, w.priority, w.attempt,
            w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
            w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now,
            NEW.now
     FROM gate g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked';
 
-    INSERT INTO happened (kind, tenant, run)
+    INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.queued', w.tenant, w.id FROM gate g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked' AND EXISTS (SELECT 1 FROM outbox_cursor);
 
     DELETE FROM waiting WHERE id = (SELECT g.holder FROM gate g WHERE g.key = NEW.key) AND state = 'blocked';
 END;
 
--- A run that is queued or waits ends without an attempt.
+-- Ends a queued or waiting run without an attempt.
 CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, body, due,
                          created_at, started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin,
@@ -137,7 +137,7 @@ CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
                            (SELECT t.quotas ->> '$.retention' FROM tenant t WHERE t.name = w.tenant)), 'standard')
     FROM waiting w WHERE w.id = NEW.id;
 
-    INSERT INTO happened (kind, tenant, run)
+    INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.' || NEW.state, h.tenant, h.id FROM history h
     WHERE h.id = NEW.id AND EXISTS (SELECT 1 FROM outbox_cursor);
 
@@ -145,18 +145,18 @@ CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     WHERE job_id = (SELECT h.job_id FROM history h WHERE h.id = NEW.id) AND awaits = NEW.id AND next_fire IS NULL
       AND delay IS NOT NULL AND active = 1;
 
-    INSERT INTO leave_gate (kind, number, most, per, pause, ending, now)
+    INSERT INTO release_limiter (kind, number, most, per, pause, ending, now)
     SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', NEW.now
     FROM run r CROSS JOIN json_each(r.limits) AS g
     WHERE r.id = NEW.id AND r.state = 'queued' AND r.limits IS NOT NULL;
-    INSERT OR IGNORE INTO freed (number)
+    INSERT OR IGNORE INTO changed_limiter (number)
     SELECT w.waits FROM waiting w WHERE w.id = NEW.id AND w.state = 'limited' AND w.waits IS NOT NULL;
     INSERT OR IGNORE INTO ended_parent (run_id, state, at)
     SELECT NEW.id, NEW.state, NEW.now
     WHERE EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = NEW.id AND e.state IS NULL);
 
-    -- A blocked run holds nothing, so the line is not disturbed by its end.
-    INSERT INTO free_gate (key, holder, now)
+    -- A blocked run holds no key lock, so its end does not disturb the line.
+    INSERT INTO release_key_lock (key, holder, now)
     SELECT g.key, g.holder, NEW.now
     FROM (SELECT r.gate FROM run r WHERE r.id = NEW.id
           UNION ALL SELECT w.gate FROM waiting w WHERE w.id = NEW.id) AS its
@@ -167,9 +167,9 @@ CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     DELETE FROM waiting WHERE id = NEW.id;
 END;
 
--- What runs is asked to stop, what has not started ends at once.
-CREATE TEMP TRIGGER stop_one_run INSTEAD OF INSERT ON stop_run BEGIN
-    INSERT INTO happened (kind, tenant, run)
+-- Requests the cancellation of a running run; cancels a run that has not started at once.
+CREATE TEMP TRIGGER cancel_one_run INSTEAD OF INSERT ON cancel_run BEGIN
+    INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.cancel_requested', r.tenant, r.id FROM run r
     WHERE r.id = NEW.id AND r.state = 'running' AND r.cancel_at IS NULL AND EXISTS (SELECT 1 FROM outbox_cursor);
 
@@ -181,9 +181,9 @@ CREATE TEMP TRIGGER stop_one_run INSTEAD OF INSERT ON stop_run BEGIN
        OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = NEW.id);
 END;
 
--- The end of a request: what happened is written down, one row a kind and tenant.
-CREATE TEMP TRIGGER tell_what_happened INSTEAD OF INSERT ON tell WHEN EXISTS (SELECT 1 FROM happened) BEGIN
+-- Writes the events of the request to the outbox at its end, one row for each kind and tenant.
+CREATE TEMP TRIGGER write_new_events INSTEAD OF INSERT ON write_events WHEN EXISTS (SELECT 1 FROM new_event) BEGIN
     INSERT INTO outbox (at, kind, tenant, runs)
-    SELECT NEW.now, kind, tenant, json_group_array(run ORDER BY n) FROM happened GROUP BY kind, tenant ORDER BY min(n);
-    DELETE FROM happened;
+    SELECT NEW.now, kind, tenant, json_group_array(run ORDER BY n) FROM new_event GROUP BY kind, tenant ORDER BY min(n);
+    DELETE FROM new_event;
 END;

@@ -1,13 +1,11 @@
--- What schedulers do.
+-- Procedures of schedulers.
 
--- Scheduled runs of owned shards that are due are queued, or join the line of their gate, oldest first. Also looks at
--- the limits whose time has come.
--- Who: the owner. Size: the limit. Batch: shards. Answer: now, how many, their queues, whether there are more, whether
--- schedules are due.
+-- Admits the scheduled runs of owned shards that are due, oldest first, and checks the limiters whose time has come.
+-- Session: the owner. Argument: the limit. Batch: shards. Answer: now, runs, queues, more, schedules_due.
 CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage' BEGIN
     DELETE FROM picked;
-    -- A merge of the shards' lines: whoever is taken from the front is replaced by the one behind. It looks at no more
-    -- rows than it takes, however many wait. (The + lets the index be used for both columns of the comparison.)
+    -- Merges the lines of the shards, so that it reads no more rows than it picks, however many are due. (The + lets SQLite use
+    -- the index for both columns of the comparison.)
     INSERT INTO picked (id)
     SELECT id FROM (
         WITH RECURSIVE mine (shard) AS MATERIALIZED (
@@ -34,13 +32,13 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage'
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) > NEW.argument FROM picked;
     DELETE FROM picked WHERE n > NEW.argument;
 
-    INSERT INTO come_due (now) VALUES (NEW.now);
-    DELETE FROM passed;
-    INSERT OR IGNORE INTO freed (number)
+    INSERT INTO admit_picked (now) VALUES (NEW.now);
+    DELETE FROM admitted;
+    INSERT OR IGNORE INTO changed_limiter (number)
     SELECT l.number FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now ORDER BY l.wake_at LIMIT 100;
-    INSERT INTO admit (now) VALUES (NEW.now);
-    INSERT INTO picked (id) SELECT id FROM passed;
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO admit_runs (now) VALUES (NEW.now);
+    INSERT INTO picked (id) SELECT id FROM admitted;
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     UPDATE reply SET body = json_object(
         'now', NEW.now,
@@ -58,15 +56,15 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage'
     WHERE number = NEW.number;
 END;
 
--- Ticks are recorded, their runs made and the schedules moved on.
--- Who: the owner. Item: job, rev, next_fire, finished, delay, overlap, queue, priority, timeout, gate, start_within,
--- deadline, ticks, what it requires, limits, next tick, whether it goes to several data centres. Tick: scheduled_at,
--- decision, reason, run, due, late, ticks, last_at, when it happens; and for a data centre that, what it requires, gate,
+-- Records ticks, creates their runs and moves the schedules.
+-- Session: the owner. Item: job, rev, next_fire, finished, delay, overlap, queue, priority, timeout, key lock,
+-- start_within, deadline, ticks, requires, limits, next tick, whether it has several data centers. Tick: scheduled_at,
+-- decision, reason, run, due, late, ticks, last_at, happens_at; for a data center also its name, requires, key lock,
 -- policy.
--- Answer: (place, runs, queues) of the applied.
+-- Answer: index, runs and queues of the fires that were applied.
 CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'fire' BEGIN
-    DELETE FROM fired;
-    DELETE FROM made;
+    DELETE FROM fired_job;
+    DELETE FROM created_run;
     INSERT INTO lane (requires)
     SELECT DISTINCT i.value ->> 13 FROM json_each(NEW.batch) AS i WHERE i.value ->> 13 IS NOT NULL
     ON CONFLICT DO NOTHING;
@@ -80,27 +78,27 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'fire' B
            i.value ->> 6, coalesce((SELECT l.id FROM lane l WHERE l.requires = i.value ->> 13), 0), i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
            i.value -> 12, i.value ->> 14, i.value ->> 15, NEW.now, NEW.session
     FROM json_each(NEW.batch) AS i;
-    INSERT INTO admit (now) VALUES (NEW.now);
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO admit_runs (now) VALUES (NEW.now);
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_object(
-        'index', fired.n,
-        'runs', (SELECT count(*) FROM made WHERE made.n = fired.n),
-        'queues', json((SELECT json_group_array(DISTINCT made.queue ORDER BY made.queue)
-                        FROM made CROSS JOIN run r ON r.id = made.id
-                        WHERE made.n = fired.n AND r.state = 'queued'))))
-    FROM fired;
+        'index', fired_job.n,
+        'runs', (SELECT count(*) FROM created_run WHERE created_run.n = fired_job.n),
+        'queues', json((SELECT json_group_array(DISTINCT created_run.queue ORDER BY created_run.queue)
+                        FROM created_run CROSS JOIN run r ON r.id = created_run.id
+                        WHERE created_run.n = fired_job.n AND r.state = 'queued'))))
+    FROM fired_job;
 END;
 
--- Applied whole or not at all, and never before its time. The job's own row says whether somebody was here before.
+-- Applies a fire completely or not at all, and never before its time. The revision tells whether the schedule has changed.
 CREATE TEMP TRIGGER fire_one_job INSTEAD OF INSERT ON fire_job
 WHEN EXISTS (
     SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner
     WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.session AND session.dead = 0
       AND session.lease_until > NEW.now
 ) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 8 > NEW.now) BEGIN
-    INSERT INTO fired (n) VALUES (NEW.n);
+    INSERT INTO fired_job (n) VALUES (NEW.n);
     INSERT INTO fire_tick (n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin,
                            scheduled_at, decision, reason, run_id, due, late, ticks, last_at, limits, now, target, policy)
     SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue,
@@ -111,11 +109,11 @@ WHEN EXISTS (
            coalesce(t.value ->> 9, ''), t.value ->> 12
     FROM json_each(NEW.ticks) AS t;
 
-    -- A fixed delay waits for the end of its only run; without one (the overlap rule) it counts from now.
+    -- A fixed delay counts from the end of its only run; without a run (overlap rule), it counts from now.
     UPDATE schedule SET next_fire = NEW.next_fire, tick = NEW.tick, awaits = NULL, rev = rev + 1, active = NOT NEW.finished,
                         tick_no = tick_no + json_array_length(NEW.ticks)
     WHERE job_id = NEW.job_id;
-    UPDATE schedule SET awaits = (SELECT made.id FROM made WHERE made.n = NEW.n)
+    UPDATE schedule SET awaits = (SELECT created_run.id FROM created_run WHERE created_run.n = NEW.n)
     WHERE job_id = NEW.job_id AND NEW.delay IS NOT NULL AND NEW.next_fire IS NULL AND active = 1;
     UPDATE schedule SET awaits = NULL, next_fire = NEW.now + NEW.delay
     WHERE job_id = NEW.job_id AND NEW.delay IS NOT NULL AND next_fire IS NULL AND active = 1
@@ -128,24 +126,24 @@ CREATE TEMP TRIGGER fire_one_tick INSTEAD OF INSERT ON fire_tick
 WHEN NOT EXISTS (
     SELECT 1 FROM ledger l
     WHERE l.job_id = NEW.job_id AND l.scheduled_at = NEW.scheduled_at AND l.target = NEW.target) BEGIN
-    -- The rules of overlap hold in each data centre by itself.
-    DELETE FROM elsewhere;
-    INSERT OR IGNORE INTO elsewhere (id)
+    -- The overlap rule applies to each data center separately.
+    DELETE FROM other_target;
+    INSERT OR IGNORE INTO other_target (id)
     SELECT l.run_id FROM (
         SELECT w.id AS id, w.scheduled_at AS scheduled_at FROM waiting w WHERE w.job_id = NEW.job_id
         UNION ALL SELECT r.id, r.scheduled_at FROM run r WHERE r.job_id = NEW.job_id
     ) AS a CROSS JOIN ledger l ON l.job_id = NEW.job_id AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
     WHERE NEW.target <> '' AND l.target NOT IN ('', NEW.target);
 
-    INSERT INTO stop_run (id, now)
+    INSERT INTO cancel_run (id, now)
     SELECT a.id, NEW.now FROM (
         SELECT w.id AS id, w.state AS state FROM waiting w WHERE w.job_id = NEW.job_id
         UNION ALL SELECT r.id, r.state FROM run r WHERE r.job_id = NEW.job_id
     ) AS a
-    WHERE NEW.overlap = 'cancel' AND NEW.decision = 'run' AND a.id NOT IN (SELECT e.id FROM elsewhere e)
+    WHERE NEW.overlap = 'cancel' AND NEW.decision = 'run' AND a.id NOT IN (SELECT e.id FROM other_target e)
     ORDER BY a.state <> 'blocked';
 
-    -- What an older version made under another rule or key stands in another line: nobody could wait for it.
+    -- A run of an older version with another rule or key is in another line, so this run could not wait for it.
     INSERT INTO ledger (job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target)
     SELECT NEW.job_id, NEW.scheduled_at, iif(o.overlaps, 'skipped', NEW.decision),
            iif(o.overlaps, 'overlap', NEW.reason), iif(o.overlaps, NULL, NEW.run_id), j.version, shard.epoch,
@@ -154,19 +152,19 @@ WHEN NOT EXISTS (
         SELECT NEW.decision = 'run' AND CASE NEW.overlap
             WHEN 'allow' THEN 0
             WHEN 'skip' THEN EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id
-                                       AND r.id NOT IN (SELECT e.id FROM elsewhere e))
+                                       AND r.id NOT IN (SELECT e.id FROM other_target e))
                           OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id
-                                       AND w.id NOT IN (SELECT e.id FROM elsewhere e))
+                                       AND w.id NOT IN (SELECT e.id FROM other_target e))
             ELSE EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id AND r.gate IS NOT NEW.gate
-                           AND r.id NOT IN (SELECT e.id FROM elsewhere e))
+                           AND r.id NOT IN (SELECT e.id FROM other_target e))
               OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.gate IS NOT NEW.gate
-                           AND w.id NOT IN (SELECT e.id FROM elsewhere e))
+                           AND w.id NOT IN (SELECT e.id FROM other_target e))
               OR (NEW.overlap = 'queue' AND (
                   EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.state = 'blocked'
-                            AND w.id NOT IN (SELECT e.id FROM elsewhere e))
+                            AND w.id NOT IN (SELECT e.id FROM other_target e))
                   OR (SELECT count(*) FROM run r WHERE r.job_id = NEW.job_id)
                    + (SELECT count(*) FROM waiting w WHERE w.job_id = NEW.job_id)
-                   - (SELECT count(*) FROM elsewhere) > 1))
+                   - (SELECT count(*) FROM other_target) > 1))
             END AS overlaps) AS o
     WHERE j.id = NEW.job_id;
 
@@ -181,8 +179,8 @@ WHEN NOT EXISTS (
     WHERE NEW.target <> '' AND NEW.decision = 'run' AND j.id = NEW.job_id
     ON CONFLICT DO NOTHING;
 
-    DELETE FROM fresh;
-    INSERT INTO fresh (id, n, shard, tenant, queue, lane, priority, body, timeout, due, start_within, deadline, gate,
+    DELETE FROM new_run;
+    INSERT INTO new_run (id, n, shard, tenant, queue, lane, priority, body, timeout, due, start_within, deadline, gate,
                        late, job_id, job_version, scheduled_at, origin, limits)
     SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.lane, NEW.priority,
            iif(NEW.target = '', v.body, (SELECT p.body FROM version_place p WHERE p.job_id = j.id
@@ -196,31 +194,30 @@ WHEN NOT EXISTS (
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = NEW.run_id)
       AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = NEW.run_id);
 
-    INSERT INTO enter_fresh (now) VALUES (NEW.now);
-    INSERT OR IGNORE INTO quiet (id)
-    SELECT w.id FROM fresh CROSS JOIN waiting w ON w.id = fresh.id
-    WHERE fresh.limits IS NOT NULL AND w.state = 'limited';
-    INSERT INTO made (n, id, queue) SELECT NEW.n, fresh.id, fresh.queue FROM fresh;
+    INSERT INTO insert_new_runs (now) VALUES (NEW.now);
+    INSERT OR IGNORE INTO kept_position (id)
+    SELECT w.id FROM new_run CROSS JOIN waiting w ON w.id = new_run.id
+    WHERE new_run.limits IS NOT NULL AND w.state = 'limited';
+    INSERT INTO created_run (n, id, queue) SELECT NEW.n, new_run.id, new_run.queue FROM new_run;
 END;
 
--- Jobs are paused, resumed or cancelled. Batch: the state, ids, until when and why they are paused.
--- Answer: (id, state) of those there are.
+-- Pauses, resumes or cancels jobs. Batch: state, ids, resume time, reason. Answer: id and state of the jobs that exist.
 CREATE TEMP TRIGGER set_jobs INSTEAD OF INSERT ON call WHEN NEW.procedure = 'set_jobs' BEGIN
-    INSERT INTO set_job (id, state, resume_at, why, now)
+    INSERT INTO set_job_state (id, state, resume_at, why, now)
     SELECT i.value, NEW.batch ->> 0, NEW.batch ->> 2, NEW.batch ->> 3, NEW.now FROM json_each(NEW.batch, '$[1]') AS i;
-    INSERT INTO admit (now) VALUES (NEW.now);
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO admit_runs (now) VALUES (NEW.now);
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_object('id', j.id, 'state', j.state))
     FROM json_each(NEW.batch, '$[1]') AS i CROSS JOIN job j ON j.id = i.value;
 END;
 
-CREATE TEMP TRIGGER set_one_job INSTEAD OF INSERT ON set_job
+CREATE TEMP TRIGGER set_one_job INSTEAD OF INSERT ON set_job_state
 WHEN (SELECT j.state IN ('scheduled', 'paused') AND (j.state <> NEW.state OR (
           NEW.state = 'paused' AND s.resume_at IS NOT NEW.resume_at))
       FROM job j JOIN schedule s ON s.job_id = j.id WHERE j.id = NEW.id) BEGIN
-    -- The schedule is closed first: nothing can be made behind the runs that are asked to stop.
+    -- The schedule is closed first, so that no run is created after the cancellation.
     UPDATE schedule SET rev = rev + 1, active = NEW.state <> 'cancelled',
                         next_fire = iif(NEW.state = 'cancelled', NULL, next_fire),
                         tick = iif(NEW.state = 'cancelled', NULL, tick),
@@ -233,7 +230,7 @@ WHEN (SELECT j.state IN ('scheduled', 'paused') AND (j.state <> NEW.state OR (
                                            paused_until)
     WHERE job_id = NEW.id;
     UPDATE job SET state = NEW.state, updated_at = NEW.now WHERE id = NEW.id;
-    INSERT INTO stop_run (id, now)
+    INSERT INTO cancel_run (id, now)
     SELECT a.id, NEW.now FROM (
         SELECT w.id AS id, w.state AS state FROM waiting w WHERE w.job_id = NEW.id
         UNION ALL SELECT r.id, r.state FROM run r WHERE r.job_id = NEW.id

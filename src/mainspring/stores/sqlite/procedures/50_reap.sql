@@ -1,7 +1,7 @@
--- What is taken away from those who do not answer, and what is forgotten.
+-- Procedures of the reaper and of housekeeping.
 
--- Sessions whose lease has run out are buried. Size: the limit. Answer: the running runs of the dead.
-CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.procedure = 'bury' BEGIN
+-- Marks sessions whose lease has expired as dead. Argument: the limit. Answer: the running runs of dead sessions.
+CREATE TEMP TRIGGER expire_sessions INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expire_sessions' BEGIN
     INSERT INTO outbox (at, kind, tenant, runs)
     SELECT NEW.now, 'worker.lost', '', json_group_array(printf('%032x', session.id)) FROM session
     WHERE dead = 0 AND lease_until <= NEW.now AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor)
@@ -21,9 +21,8 @@ CREATE TEMP TRIGGER bury INSTEAD OF INSERT ON call WHEN NEW.procedure = 'bury' B
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
--- What missed its start (skipped) or its deadline (failed) ends, and what was for one worker that has gone (skipped).
--- Size: the limit. Batch: the fingerprint of what failed.
--- Answer: how many.
+-- Ends runs that missed their latest start (skipped) or their deadline (failed), and runs for a worker that has left
+-- (skipped). Argument: the limit. Batch: the fingerprint of the failed runs. Answer: how many runs ended.
 CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expire' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
@@ -68,15 +67,15 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expir
             FROM picked CROSS JOIN waiting w ON w.id = picked.id
         ) AS p
     ) AS a ORDER BY a.state <> 'blocked', a.n;
-    INSERT INTO admit (now) VALUES (NEW.now);
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO admit_runs (now) VALUES (NEW.now);
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 END;
 
--- What is blocked by nothing is let go, and fixed delays whose run is gone tick again; looked at again in here.
--- Batch: keys of gates, ids of jobs, numbers of limits, ended parents, as the query of the same name found them.
--- Answer: how many there were.
+-- Frees what waits for nothing: runs behind a key lock without a holder, fixed delays without a run, limiters with a wrong
+-- count, and ended parents without a note. The query of the same name found the candidates; they are checked again here.
+-- Batch: key locks, jobs, limiters, parents. Answer: how many were found.
 CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sweep' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
@@ -97,25 +96,25 @@ CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sweep'
 
     UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
     WHERE job_id IN (SELECT id FROM picked);
-    -- Gates of holders that are gone are opened, whether somebody waits for them or not.
-    INSERT INTO free_gate (key, holder, now)
+    -- Release the key locks of vanished holders, also if no run waits.
+    INSERT INTO release_key_lock (key, holder, now)
     SELECT k.value, coalesce((SELECT g.holder FROM gate g WHERE g.key = k.value), ''), NEW.now
     FROM json_each(NEW.batch, '$[0]') AS k
     WHERE NOT EXISTS (
         SELECT 1 FROM gate g WHERE g.key = k.value
           AND (EXISTS (SELECT 1 FROM run r WHERE r.id = g.holder)
                OR EXISTS (SELECT 1 FROM waiting h WHERE h.id = g.holder AND h.state <> 'blocked')));
-    INSERT INTO admit (now) VALUES (NEW.now);
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO admit_runs (now) VALUES (NEW.now);
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 END;
 
--- What has ended comes into the figures up to an instant, at most 5,000 runs a call. Only one at a time writes, so their
--- order in history is the order in which they ended.
--- unattempted: what of it ended without an attempt, until somebody is told.
+-- Adds ended runs to the metrics, up to a time and at most 5,000 runs a call. There is one writer, so the order of history
+-- is the order in which the runs ended.
+-- unattempted: runs that ended without an attempt, until they are reported.
 CREATE TEMP TABLE unattempted (task TEXT, state TEXT, runs INTEGER, PRIMARY KEY (task, state)) WITHOUT ROWID;
-CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
+CREATE TEMP TRIGGER roll_up_all_metrics INSTEAD OF INSERT ON roll_up_metrics BEGIN
     DELETE FROM picked;
     INSERT INTO picked (n)
     SELECT coalesce(
@@ -129,13 +128,13 @@ CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
     SELECT b.task, h.state, count(*)
     FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
     CROSS JOIN body b ON b.id = h.body
-    -- +: otherwise an index is made of all of history, each time.
+    -- The + prevents SQLite from building an index of all of history in each call.
     WHERE +h.ran = 0 GROUP BY 1, 2
     ON CONFLICT DO UPDATE SET runs = runs + excluded.runs;
 
     INSERT INTO minute (at, queue, tenant, succeeded, failed, cancelled, skipped, late_total, late_most, took_total,
                         took_most, started)
-    SELECT h.finished_at / 60000000 * 60000000, h.queue, h.tenant, sum(h.state = 'succeeded'), sum(h.state = 'failed'),
+    SELECT h.finished_at / :MINUTE * :MINUTE, h.queue, h.tenant, sum(h.state = 'succeeded'), sum(h.state = 'failed'),
            sum(h.state = 'cancelled'), sum(h.state = 'skipped'), sum(iif(h.ran, h.started_at - h.due, 0)),
            max(iif(h.ran, h.started_at - h.due, 0)), sum(iif(h.ran, h.finished_at - h.started_at, 0)),
            max(iif(h.ran, h.finished_at - h.started_at, 0)), sum(h.ran)
@@ -148,21 +147,21 @@ CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
         late_total = late_total + excluded.late_total, late_most = max(late_most, excluded.late_most),
         took_total = took_total + excluded.took_total, took_most = max(took_most, excluded.took_most),
         started = started + excluded.started;
-    -- Buckets: two to a power of two, from 100 us on.
+    -- Buckets: two for each power of two, from 100 us.
     INSERT INTO timing (at, queue, tenant, bucket, late)
-    SELECT h.finished_at / 300000000 * 300000000, h.queue, h.tenant, CAST(2 * log2(max(h.started_at - h.due, 100) / 100.0) AS INTEGER),
+    SELECT h.finished_at / :TIMINGS_STEP * :TIMINGS_STEP, h.queue, h.tenant, CAST(2 * log2(max(h.started_at - h.due, 100) / 100.0) AS INTEGER),
            count(*)
     FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
     WHERE h.ran GROUP BY 1, 2, 3, 4 ON CONFLICT DO UPDATE SET late = late + excluded.late;
     INSERT INTO timing (at, queue, tenant, bucket, took)
-    SELECT h.finished_at / 300000000 * 300000000, h.queue, h.tenant,
+    SELECT h.finished_at / :TIMINGS_STEP * :TIMINGS_STEP, h.queue, h.tenant,
            CAST(2 * log2(max(h.finished_at - h.started_at, 100) / 100.0) AS INTEGER), count(*)
     FROM meta CROSS JOIN history h ON h.seq > meta.history_counted AND h.seq <= (SELECT n FROM picked)
     WHERE h.ran GROUP BY 1, 2, 3, 4 ON CONFLICT DO UPDATE SET took = took + excluded.took;
     UPDATE meta SET history_counted = (SELECT n FROM picked) WHERE history_counted < (SELECT n FROM picked);
 
     INSERT INTO minute (at, queue, tenant, retried)
-    SELECT a.ended_at / 60000000 * 60000000, a.queue, a.tenant, count(*) FROM (
+    SELECT a.ended_at / :MINUTE * :MINUTE, a.queue, a.tenant, count(*) FROM (
         SELECT e.ended_at AS ended_at, coalesce(r.queue, w.queue, h.queue) AS queue,
                coalesce(r.tenant, w.tenant, h.tenant) AS tenant
         FROM attempt e INDEXED BY attempt_uncounted LEFT JOIN run r ON r.id = e.run_id
@@ -177,9 +176,9 @@ CREATE TEMP TRIGGER roll_up_figures INSTEAD OF INSERT ON roll_up BEGIN
         WHERE e.counted = 0 AND e.ended_at < NEW.until);
 END;
 
--- The runs picked by their place in history are forgotten, with all that belongs to them. The payload of a tick is its
--- job's; if that was purged, it goes with the last run that has it.
-CREATE TEMP TRIGGER forget_picked_runs INSTEAD OF INSERT ON forget_picked BEGIN
+-- Deletes the picked runs of history with all their rows. The payload of a tick belongs to its job; if the job was purged,
+-- the payload is deleted with its last run.
+CREATE TEMP TRIGGER delete_each_picked_run INSTEAD OF INSERT ON delete_picked_runs BEGIN
     DELETE FROM label WHERE (tenant, label, id) IN (
         SELECT h.tenant, t.value, h.id FROM picked CROSS JOIN history h ON h.seq = picked.n
         CROSS JOIN body b ON b.id = h.body CROSS JOIN json_each(b.about, '$.tags') AS t);
@@ -199,21 +198,21 @@ CREATE TEMP TRIGGER forget_picked_runs INSTEAD OF INSERT ON forget_picked BEGIN
     DELETE FROM dependent WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM unique_run WHERE run_id IN (SELECT id FROM picked);
     DELETE FROM history WHERE seq IN (SELECT n FROM picked);
-    -- The next to end gets the place after the last there is.
+    -- The next run that ends gets the number after the last row.
     UPDATE meta SET history_counted = coalesce((SELECT max(h.seq) FROM history h), 0)
     WHERE history_counted > coalesce((SELECT max(h.seq) FROM history h), 0);
 END;
 
--- Every few seconds. Batch: how long keys and events are kept, and how far figures are behind.
--- Answer: whether there is more to roll up, and what ended without an attempt.
+-- Runs every few seconds. Batch: how long idempotency keys and events are kept, and how far the metrics lag.
+-- Answer: more (there is more to roll up), unattempted.
 CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.procedure = 'tidy' BEGIN
-    INSERT INTO roll_up (until) VALUES (NEW.now - (NEW.batch ->> 2));
+    INSERT INTO roll_up_metrics (until) VALUES (NEW.now - (NEW.batch ->> 2));
     DELETE FROM outbox_cursor WHERE until < NEW.now;
-    INSERT INTO forget_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
+    INSERT INTO drop_old_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
     DELETE FROM used_key WHERE at <= NEW.now - (NEW.batch ->> 0);
     DELETE FROM unique_run WHERE until <= NEW.now;
-    DELETE FROM log_day WHERE day < NEW.now / 86400000000;
-    -- Pauses that were to end by now.
+    DELETE FROM log_day WHERE day < NEW.now / :DAY;
+    -- Resume jobs whose pause has ended.
     DELETE FROM picked;
     INSERT INTO picked (id)
     SELECT s.job_id FROM schedule s INDEXED BY schedule_resumes CROSS JOIN job j ON j.id = s.job_id
@@ -222,9 +221,9 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.procedure = 'tidy' B
     UPDATE schedule
     SET paused_until = max(coalesce(paused_until, resume_at), resume_at), resume_at = NULL, rev = rev + 1
     WHERE job_id IN (SELECT id FROM picked);
-    -- A day after their end: whatever still waits then is late, however that is counted.
-    DELETE FROM pause WHERE until <= NEW.now - 86400000000;
-    -- Workers that have nothing left for them alone claim as all others again.
+    -- After a day, an ended pause no longer matters: a run that still waits is late by any count.
+    DELETE FROM pause WHERE until <= NEW.now - :DAY;
+    -- Workers without runs for them alone claim like all others again.
     UPDATE session
     SET lanes = (SELECT json_group_array(l.value) FROM json_each(session.lanes) AS l WHERE l.value <> -session.id)
     WHERE lanes IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run r WHERE r.target = CAST(session.id AS TEXT))
@@ -240,8 +239,8 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.procedure = 'tidy' B
     DELETE FROM unattempted;
 END;
 
--- What was seen of the load comes under its minute, unless somebody has looked before. Batch: the minute, what was seen, and
--- before when samples go.
+-- Stores the sampled load of a minute, unless there is one already. Batch: the minute, the load, and before when samples are
+-- deleted.
 CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sample_load' BEGIN
     INSERT INTO load (at, tenant, queue, queued, running, lag)
     SELECT NEW.batch ->> 0, l.value ->> 0, l.value ->> 1, l.value ->> 2, l.value ->> 3, l.value ->> 4
@@ -251,12 +250,11 @@ CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.procedure = '
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, '');
 END;
 
--- What ended longer ago than it is kept goes, with its payload and its attempts.
--- Size: the limit. Batch: before when the succeeded, the unsuccessful, those of the classes short, long and audit, the
--- ledger, the figures by the minute, the sums by the day and the times by bucket go. A tick stays as long as its run at least.
--- Answer: how many.
+-- Deletes rows whose retention is over: runs with their payloads and attempts, ticks, metrics and sums.
+-- Argument: the limit. Batch: the cut-off times of succeeded runs, unsuccessful runs, the classes short, long and audit,
+-- the ledger, minute, usage and timing. A tick is kept at least as long as its run. Answer: how many rows were deleted.
 CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.procedure = 'prune' BEGIN
-    INSERT INTO roll_up (until) VALUES (NEW.now);
+    INSERT INTO roll_up_metrics (until) VALUES (NEW.now);
     DELETE FROM picked;
     INSERT INTO picked (n, id)
     SELECT h.seq, h.id FROM history h INDEXED BY history_standard_succeeded
@@ -272,7 +270,7 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.procedure = 'prune'
     ON h.retention = c.column1 AND h.finished_at < c.column2
     LIMIT max(0, NEW.argument - (SELECT count(*) FROM picked));
 
-    INSERT INTO forget_picked (now) VALUES (NEW.now);
+    INSERT INTO delete_picked_runs (now) VALUES (NEW.now);
     DELETE FROM minute WHERE at < (NEW.batch ->> 6);
     DELETE FROM usage WHERE day < (NEW.batch ->> 7);
     DELETE FROM timing WHERE at < (NEW.batch ->> 8);
@@ -286,7 +284,7 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.procedure = 'prune'
         ORDER BY l.scheduled_at LIMIT max(0, NEW.argument - (SELECT r.body + 0 FROM reply r WHERE r.number = NEW.number)));
     UPDATE reply SET body = body + changes() WHERE number = NEW.number;
 
-    -- The dead are kept for a day, and as long as runs stand under their names.
-    DELETE FROM session WHERE dead = 1 AND lease_until < NEW.now - 86400000000
+    -- Dead sessions are kept for a day, and as long as they have running runs.
+    DELETE FROM session WHERE dead = 1 AND lease_until < NEW.now - :DAY
       AND NOT EXISTS (SELECT 1 FROM run r INDEXED BY run_held WHERE r.session = session.id AND r.state = 'running');
 END;

@@ -1,5 +1,5 @@
--- What attempts tell while they run. Only the attempt that runs is heard.
--- Item: run, fence, what it tells; null is heard and not kept. Answer: whether each was heard, in order.
+-- Reports of running attempts. Only the current attempt of a run is accepted.
+-- Item: run, fence, report; null is accepted and not stored. Answer: whether each item was accepted, in order.
 
 CREATE TEMP TRIGGER report_progress INSTEAD OF INSERT ON call WHEN NEW.procedure = 'report_progress' BEGIN
     INSERT OR REPLACE INTO progress (run_id, told)
@@ -40,9 +40,9 @@ CREATE TEMP TRIGGER append_log INSTEAD OF INSERT ON call WHEN NEW.procedure = 'a
         WHERE r.fence = i.value ->> 1 AND +r.state = 'running' AND i.value ->> 2 IS NOT NULL
     ) AS a;
 
-    -- Of those with a quota.
+    -- For tenants with a daily quota.
     INSERT INTO log_day (tenant, day, bytes)
-    SELECT r.tenant, NEW.now / 86400000000, sum(octet_length(i.value ->> 2))
+    SELECT r.tenant, NEW.now / :DAY, sum(octet_length(i.value ->> 2))
     FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0 CROSS JOIN tenant t ON t.name = r.tenant
     WHERE r.fence = i.value ->> 1 AND +r.state = 'running' AND i.value ->> 2 IS NOT NULL
       AND t.quotas ->> '$.log_bytes_per_day' IS NOT NULL

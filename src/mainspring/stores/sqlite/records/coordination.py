@@ -39,7 +39,7 @@ class SqliteCoordination(SqliteBase):
         return decode_epochs(await self._writer.call("take", encode(list(shards)), session=member))
 
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
-        await self._writer.call("give_up", encode(list(shards)), session=member)
+        await self._writer.call("release_shards", encode(list(shards)), session=member)
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         def tell(connection: apsw.Connection, _: Instant) -> None:
@@ -61,4 +61,4 @@ class SqliteCoordination(SqliteBase):
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
         batch = encode(list(epochs.items()))
-        return decode_epochs(await self._writer.call("seal", batch, session=member))
+        return decode_epochs(await self._writer.call("take_at_epochs", batch, session=member))

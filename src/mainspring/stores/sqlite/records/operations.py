@@ -200,14 +200,14 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
             "SELECT history_counted < (SELECT max(seq) FROM history)"
             " OR EXISTS (SELECT 1 FROM attempt INDEXED BY attempt_uncounted WHERE counted = 0) FROM meta"
         ).get:
-            connection.execute("INSERT INTO roll_up (until) VALUES (?)", (_LATEST,))
+            connection.execute("INSERT INTO roll_up_metrics (until) VALUES (?)", (_LATEST,))
         connection.execute("DELETE FROM picked")
         connection.execute(
             "INSERT INTO picked (n, id)"
             " SELECT h.seq, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value",
             (encode(ids),),
         )
-        connection.execute("INSERT INTO forget_picked (now) VALUES (?)", (now,))
+        connection.execute("INSERT INTO delete_picked_runs (now) VALUES (?)", (now,))
     return ended
 
 

@@ -177,13 +177,13 @@ def _create_runs(
 ) -> None:
     items = [build_full_submit_item(run, shard_of[run.id]) for run in runs]
     if items:
-        call_procedures(connection, [ProcedureCall("submit_more", encode(items), argument=KEYS_KEPT)], now)
+        call_procedures(connection, [ProcedureCall("submit_full", encode(items), argument=KEYS_KEPT)], now)
 
 
 def _skip_replaced(connection: apsw.Connection, run: RunId, now: Instant) -> None:
     connection.execute("INSERT INTO end_run (id, state, reason, now) VALUES (?, 'skipped', ?, ?)", (run, REPLACED, now))
-    connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO admit_runs (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO write_events (now) VALUES (?)", (now,))
 
 
 def _add_dependencies(
@@ -211,16 +211,16 @@ def _add_dependencies(
         [(len(parents), run.id) for run, parents in dependents.items()],
     )
     # Children with ended parents are decided at once: released, skipped, or left blocked.
-    connection.execute("DELETE FROM deciding")
+    connection.execute("DELETE FROM ended_edge")
     connection.executemany(
-        "INSERT INTO deciding (child, parent, state) VALUES (?, ?, ?)",
+        "INSERT INTO ended_edge (child, parent, state) VALUES (?, ?, ?)",
         [(child, parent, state) for child, parent, _, state in edges if state is not None],
     )
-    connection.executemany("INSERT OR IGNORE INTO quiet (id) VALUES (?)", [(run.id,) for run in dependents])
-    connection.execute("INSERT INTO decide (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
-    connection.execute("DELETE FROM quiet")
+    connection.executemany("INSERT OR IGNORE INTO kept_position (id) VALUES (?)", [(run.id,) for run in dependents])
+    connection.execute("INSERT INTO decide_children (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO admit_runs (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO write_events (now) VALUES (?)", (now,))
+    connection.execute("DELETE FROM kept_position")
 
 
 def _read_states(connection: apsw.Connection, ids: Iterable[str]) -> dict[RunId, StoredState]:

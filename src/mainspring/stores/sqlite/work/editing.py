@@ -91,9 +91,9 @@ def edit(
     if before.about != new.about:
         set_about(connection, before, new.about)
     if holds and not keeps:
-        connection.execute("INSERT INTO free_gate (key, holder, now) VALUES (?, ?, ?)", (row.gate, new.id, now))
-    connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
+        connection.execute("INSERT INTO release_key_lock (key, holder, now) VALUES (?, ?, ?)", (row.gate, new.id, now))
+    connection.execute("INSERT INTO admit_runs (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO write_events (now) VALUES (?)", (now,))
     after = _read_view(connection, new.id)
     differs = what_differs(words_of_run(before), words_of_run(after))
     if differs is not None:
@@ -105,13 +105,13 @@ def _release_limiters(connection: apsw.Connection, row: _EditedRun, now: Instant
     """Release the limiters that the run occupies, or leave the line of the limiter that blocks it."""
     if row.state == "queued" and row.limits is not None:
         connection.execute(
-            "INSERT INTO leave_gate (kind, number, most, per, pause, ending, now)"
+            "INSERT INTO release_limiter (kind, number, most, per, pause, ending, now)"
             " SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', ?"
             " FROM json_each(?) AS g",
             (now, row.limits),
         )
     if row.waits is not None:
-        connection.execute("INSERT OR IGNORE INTO freed (number) VALUES (?)", (row.waits,))
+        connection.execute("INSERT OR IGNORE INTO changed_limiter (number) VALUES (?)", (row.waits,))
 
 
 def _find_editable(connection: apsw.Connection, new: NewRun) -> _EditedRun | None:
@@ -198,7 +198,7 @@ def _insert_edited(
         )
     if state == "limited" and was_queued:
         connection.execute(
-            "INSERT OR REPLACE INTO quiet (id, rank, queued_at, ready_at) VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO kept_position (id, rank, queued_at, ready_at) VALUES (?, ?, ?, ?)",
             (new.id, rank_of(eligible, new.priority), eligible, row.ready_at),
         )
     if state == "queued":
@@ -206,7 +206,7 @@ def _insert_edited(
         values |= {"rank": rank_of(eligible, new.priority), "queued_at": eligible, "ready_at": ready_at}
         if not was_queued:
             connection.execute(
-                "INSERT INTO happened (kind, tenant, run)"
+                "INSERT INTO new_event (kind, tenant, run)"
                 " SELECT 'run.queued', ?, ? WHERE EXISTS (SELECT 1 FROM outbox_cursor)",
                 (row.tenant, new.id),
             )

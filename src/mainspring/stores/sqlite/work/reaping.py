@@ -17,7 +17,7 @@ _DEADLINE_FINGERPRINT = fingerprint_of("deadline", "")
 
 class SqliteReaping(SqliteWorkforce):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
-        return await self._decode_held(await self._writer.call("bury", argument=limit))
+        return await self._decode_held(await self._writer.call("expire_sessions", argument=limit))
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
         before = self._time.now() - grace

@@ -63,7 +63,7 @@ class SqliteSubmissions(SqliteQueues):
 
     async def _submit_more(self, runs: Sequence[NewRun]) -> list[Accepted]:
         batch = encode([build_full_submit_item(run, self._find_shard(run.id)) for run in runs])
-        answer = await self._writer.call("submit_more", batch, argument=KEYS_KEPT)
+        answer = await self._writer.call("submit_full", batch, argument=KEYS_KEPT)
         return [Accepted(run.id, run.state, run.new != 0, run.conflict != 0) for run in decode_full_submit(answer)]
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:

@@ -41,7 +41,7 @@ class SqliteWorkforce(SqliteQueues):
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> HeartbeatAnswer:
         batch = encode((ttl, list(held), list(pending)))
-        answer = await self._writer.call("beat", batch, session=session, argument=last_claim)
+        answer = await self._writer.call("heartbeat", batch, session=session, argument=last_claim)
         return decode_heartbeat(answer)
 
     async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
@@ -75,11 +75,11 @@ class SqliteWorkforce(SqliteQueues):
             return []
         if any(completion.spent is not None for completion in completions):
             batch = encode([build_cost_item(completion) for completion in completions])
-            calls = [ProcedureCall("settle", batch, 0, len(completions)), ProcedureCall("spend", batch, 0, 0)]
+            calls = [ProcedureCall("complete", batch, 0, len(completions)), ProcedureCall("record_cost", batch, 0, 0)]
             answer = await self._write(lambda connection, now: call_procedures(connection, calls, now)[0])
         else:
             batch = encode([build_completion_item(completion) for completion in completions])
-            answer = await self._writer.call("settle", batch, argument=len(completions))
+            answer = await self._writer.call("complete", batch, argument=len(completions))
         answers = [CompletionAnswer.ACCEPTED] * len(completions)
         for rejected in decode_rejected(answer):
             answers[rejected.index] = rejected.answer

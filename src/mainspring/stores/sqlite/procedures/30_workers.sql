@@ -1,4 +1,4 @@
--- What workers ask for.
+-- Procedures of workers.
 
 -- Batch: name, kind, ttl, version, datacenter, queues, tasks, owner, serves, labels, priorities, slots.
 -- Answer: the id of the session.
@@ -26,10 +26,10 @@ CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.procedure =
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 
--- The lease is extended, and what the worker does not know of is queued again as if it had never been claimed.
--- Batch: ttl, held ids, pending claims. Size: the newest claim.
--- Answer: now, alive, cancels, how many were returned, whether it shall leave.
-CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'beat' BEGIN
+-- Extends the lease, and queues runs that the worker does not know as if they had never been claimed.
+-- Batch: ttl, ids of held runs, numbers of claims without an answer. Argument: the number of the newest claim.
+-- Answer: now, alive, cancels, returned (how many runs were queued), draining.
+CREATE TEMP TRIGGER heartbeat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'heartbeat' BEGIN
     UPDATE session SET lease_until = NEW.now + (NEW.batch ->> 0) WHERE id = NEW.session AND dead = 0;
 
     DELETE FROM picked;
@@ -40,8 +40,8 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'beat' B
       AND r.claim NOT IN (SELECT value FROM json_each(NEW.batch, '$[2]'))
       AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0);
 
-    -- What has limits leaves its gates; what goes on comes to them again, with the rank that it had.
-    INSERT INTO leave_gate (kind, number, most, per, pause, ending, started_at, now)
+    -- A returned run with limits releases its limiters and must be admitted again. It keeps its rank.
+    INSERT INTO release_limiter (kind, number, most, per, pause, ending, started_at, now)
     SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', r.started_at, NEW.now
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN json_each(r.limits) AS g WHERE r.limits IS NOT NULL;
     INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
@@ -51,10 +51,10 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'beat' B
            r.fence, r.body, r.timeout, r.due, r.created_at, r.started_at, r.start_by, r.deadline, r.gate, r.job_id,
            r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
     FROM picked CROSS JOIN run r ON r.id = picked.id WHERE r.limits IS NOT NULL AND r.cancel_at IS NULL;
-    INSERT OR IGNORE INTO quiet (id, rank, ready_at)
+    INSERT OR IGNORE INTO kept_position (id, rank, ready_at)
     SELECT r.id, r.rank, NEW.now FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE r.limits IS NOT NULL AND r.cancel_at IS NULL;
-    INSERT INTO happened (kind, tenant, run)
+    INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.released', w.tenant, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
     WHERE EXISTS (SELECT 1 FROM outbox_cursor);
     DELETE FROM run WHERE id IN (SELECT w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id);
@@ -63,15 +63,15 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'beat' B
                    queued_at = NEW.now, ready_at = NEW.now, limits = NULL
     WHERE id IN (SELECT id FROM picked);
 
-    INSERT INTO happened (kind, tenant, run)
+    INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.released', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE r.cancel_at IS NULL AND EXISTS (SELECT 1 FROM outbox_cursor);
     INSERT INTO end_run (id, state, reason, now)
     SELECT r.id, 'cancelled', 'cancelled', NEW.now FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE r.cancel_at IS NOT NULL;
     UPDATE history SET ran = 1 WHERE id IN (SELECT id FROM picked);
-    INSERT INTO admit (now) VALUES (NEW.now);
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO admit_runs (now) VALUES (NEW.now);
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_object(
@@ -86,9 +86,9 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'beat' B
                              'true', 'false')));
 END;
 
--- The best of one queue. What missed its start or its deadline is left for the reaper.
-CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON want
-WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM serving WHERE lane <> 0)
+-- Picks the best runs of one queue. The reaper ends runs that missed their latest start or their deadline.
+CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON demand
+WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM own_label_set WHERE lane <> 0)
  AND NOT EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
  AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
@@ -100,18 +100,18 @@ WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM serving WHERE lane <> 0)
     ORDER BY r.rank, r.id LIMIT NEW.most;
 END;
 
--- The same for one with lanes of its own: a merge of them.
-CREATE TEMP TRIGGER pick_of_lanes INSTEAD OF INSERT ON want
-WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM serving WHERE lane <> 0)
+-- The same for a worker with label sets of its own: merges the lines of its label sets.
+CREATE TEMP TRIGGER pick_by_label_set INSTEAD OF INSERT ON demand
+WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM own_label_set WHERE lane <> 0)
  AND NOT EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
  AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
     SELECT id FROM (
         WITH RECURSIVE line (lane, rank, id) AS (
-            SELECT r.lane, r.rank, r.id FROM serving CROSS JOIN run r ON r.id = (
+            SELECT r.lane, r.rank, r.id FROM own_label_set CROSS JOIN run r ON r.id = (
                 SELECT f.id FROM run f INDEXED BY run_ready
-                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
                   AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
                   AND (f.deadline IS NULL OR f.deadline > NEW.now)
                 ORDER BY f.rank, f.id LIMIT 1)
@@ -130,10 +130,10 @@ WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM serving WHERE lane <> 0)
     );
 END;
 
--- The same where something is paused, a tenant has a quota, or only one tenant's are wanted: a merge of the tenants'
--- lines, each as long as the tenant has room, and each the best of the lanes. It looks at no more rows than it takes, whoever has a million waiting;
--- only the default tenant, whose line has no index of its own, is looked for among all.
-CREATE TEMP TRIGGER pick_with_care INSTEAD OF INSERT ON want
+-- The same while there are pauses or quotas, or for a demand of one tenant: merges the lines of the tenants, each as long as
+-- the tenant has room, and in each those of the label sets. It reads no more rows than it picks, except for the default
+-- tenant, which has no index of its own.
+CREATE TEMP TRIGGER pick_by_tenant INSTEAD OF INSERT ON demand
 WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
    OR EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL))
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
@@ -151,7 +151,7 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
             WHERE EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
             GROUP BY r.tenant
         ), these (tenant) AS (
-            -- The one without an index, which is always there, takes the place of the empty name.
+            -- The default tenant, which has no index and always takes part, replaces the empty name.
             SELECT iif(there.tenant = '' AND NEW.tenant IS NULL, 'default', there.tenant)
             FROM there WHERE there.tenant IS NOT NULL
         ), allowed (tenant, room) AS MATERIALIZED (
@@ -159,7 +159,7 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
                 (SELECT limited.running FROM tenant AS limited WHERE limited.name = these.tenant)
                 - coalesce((SELECT busy.n FROM busy WHERE busy.tenant = these.tenant), 0)
                 - (SELECT count(*) FROM picked CROSS JOIN run r ON r.id = picked.id WHERE r.tenant = these.tenant),
-                9000000000000000000)
+                :FOREVER)
             FROM these
             WHERE NOT EXISTS (
                 SELECT 1 FROM pause WHERE pause.tenant IN ('', these.tenant) AND pause.queue IN ('', NEW.queue)
@@ -167,9 +167,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
         ), line (tenant, room, rank, id) AS (
             SELECT allowed.tenant, allowed.room - 1, r.rank, r.id
             FROM allowed CROSS JOIN run r ON r.id = iif(allowed.tenant = 'default', (
-                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_ready
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
                           AND f.tenant = 'default'
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
                           AND (f.deadline IS NULL OR f.deadline > NEW.now)
@@ -177,9 +177,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
                         ORDER BY f.rank, f.id LIMIT 1)
                     ORDER BY b.rank, b.id LIMIT 1
                 ), (
-                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_queued
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
                           AND f.tenant = allowed.tenant AND f.tenant <> 'default'
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
                           AND (f.deadline IS NULL OR f.deadline > NEW.now)
@@ -191,9 +191,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
             UNION ALL
             SELECT line.tenant, line.room - 1, r.rank, r.id
             FROM line CROSS JOIN run r ON r.id = iif(line.tenant = 'default', (
-                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_ready
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
                           AND f.tenant = 'default'
                           AND (f.rank, f.id) > (line.rank, +line.id)
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
@@ -202,9 +202,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
                         ORDER BY f.rank, f.id LIMIT 1)
                     ORDER BY b.rank, b.id LIMIT 1
                 ), (
-                    SELECT b.id FROM serving CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_queued
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = serving.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
                           AND f.tenant = line.tenant AND f.tenant <> 'default'
                           AND (f.rank, f.id) > (line.rank, +line.id)
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
@@ -221,34 +221,34 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
     );
 END;
 
--- Batch: (queue, limit, tenant), each queue once without a tenant, before those with one. Size: the number of the claim.
+-- Batch: (queue, limit, tenant), first each queue without a tenant, then those with one. Argument: the number of the claim.
 -- Answer: held runs, best first.
 CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.procedure = 'claim' BEGIN
     DELETE FROM picked;
-    DELETE FROM serving WHERE lane <> 0;
-    INSERT OR IGNORE INTO serving (lane)
+    DELETE FROM own_label_set WHERE lane <> 0;
+    INSERT OR IGNORE INTO own_label_set (lane)
     SELECT l.value FROM session CROSS JOIN json_each(session.lanes) AS l
     WHERE session.id = NEW.session AND session.lanes IS NOT NULL;
-    INSERT INTO want (queue, most, tenant, now)
+    INSERT INTO demand (queue, most, tenant, now)
     SELECT i.value ->> 0, i.value ->> 1, i.value ->> 2, NEW.now FROM json_each(NEW.batch) AS i
     WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND draining = 0 AND lease_until > NEW.now);
 
     UPDATE meta SET fence_seq = fence_seq + 1 WHERE EXISTS (SELECT 1 FROM picked);
 
     UPDATE run SET state = 'running', attempt = attempt + 1, rev = rev + 1,
-                   fence = (SELECT store_epoch << 40 | fence_seq FROM meta), session = NEW.session, claim = NEW.argument,
+                   fence = (SELECT store_epoch << :FENCE_BITS | fence_seq FROM meta), session = NEW.session, claim = NEW.argument,
                    started_at = NEW.now, attempt_until = min(NEW.now + timeout, coalesce(deadline, NEW.now + timeout))
     WHERE id IN (SELECT id FROM picked);
 
-    INSERT INTO start_gate (number, per, now)
+    INSERT INTO count_start (number, per, now)
     SELECT g.value ->> 1, g.value ->> 3, NEW.now
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN json_each(r.limits) AS g
-    WHERE r.limits IS NOT NULL AND g.value ->> 0 = 2 AND EXISTS (SELECT 1 FROM limiter);
+    WHERE r.limits IS NOT NULL AND g.value ->> 0 = :PER_PERIOD AND EXISTS (SELECT 1 FROM limiter);
 
-    INSERT INTO happened (kind, tenant, run)
+    INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.started', r.tenant, r.id FROM picked CROSS JOIN run r ON r.id = picked.id
     WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY picked.n;
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(
@@ -258,7 +258,7 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.procedure = 'claim'
             EXISTS (SELECT 1 FROM edge INDEXED BY edge_undecided WHERE edge.state IS NULL)
             AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = r.id AND e.state IS NULL)),
         r.cancel_at IS NOT NULL,
-        -- Nothing has happened to most of them but that they were made and claimed.
+        -- At revision 2, a run was only inserted and claimed, so it has no checkpoint.
         iif(r.rev > 2, (SELECT c.state FROM checkpoint c WHERE c.run_id = r.id), NULL), NULL, r.ready_at,
         iif(EXISTS (SELECT 1 FROM pause), (
             SELECT max(pause.until) FROM pause
@@ -266,14 +266,14 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.procedure = 'claim'
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
--- Attempts end, each under its own fence.
--- Item: run, fence, outcome, state, reason, delay, result, error, fingerprint.
--- Answer: (place, verdict) of all that were not applied. A success has no attempt, and only a success is succeeded.
-CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.procedure = 'settle' BEGIN
-    DELETE FROM settling;
+-- Completes attempts, each under its own fence.
+-- Item: run, fence, outcome, state, reason, delay, result, error, fingerprint. Argument: how many items there are.
+-- Answer: (index, answer) of all that were not accepted. A success has no row in attempt.
+CREATE TEMP TRIGGER complete INSTEAD OF INSERT ON call WHEN NEW.procedure = 'complete' BEGIN
+    DELETE FROM completion;
 
-    -- What was asked to stop and would go on has stopped now; the attempt that saw to it did not end it by itself.
-    INSERT INTO settling (id, n, fence, outcome, state, reason, delay, result, error, gate, origin, by_attempt,
+    -- A run whose cancellation was requested is cancelled instead of retried. Then its attempt did not end it.
+    INSERT INTO completion (id, n, fence, outcome, state, reason, delay, result, error, gate, origin, by_attempt,
                           fingerprint, limits, started_at)
     SELECT r.id, i.n, r.fence, i.v ->> 2,
            iif(r.cancel_at IS NOT NULL AND i.v ->> 3 IN ('scheduled', 'queued'), 'cancelled', i.v ->> 3),
@@ -289,42 +289,42 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.procedure = 'settl
                          created_at, started_at, finished_at, cancel_at, job_id, job_version, scheduled_at, origin,
                          target, replay_of, reason, result, error, executor, start_by, deadline, ran, fingerprint, dead,
                          queued_at, retention)
-    SELECT r.id, settling.state, r.tenant, r.queue, r.rev + 1, r.priority, r.attempt - (settling.outcome = 'released'),
-           r.lost + (settling.outcome = 'lost'), r.fence, settling.by_attempt, r.session, r.body, r.due, r.created_at,
+    SELECT r.id, completion.state, r.tenant, r.queue, r.rev + 1, r.priority, r.attempt - (completion.outcome = 'released'),
+           r.lost + (completion.outcome = 'lost'), r.fence, completion.by_attempt, r.session, r.body, r.due, r.created_at,
            r.started_at, NEW.now, r.cancel_at, r.job_id, r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of,
-           iif(settling.by_attempt, settling.reason, 'cancelled'), iif(settling.by_attempt, settling.result, NULL),
-           iif(settling.by_attempt, settling.error, NULL),
+           iif(completion.by_attempt, completion.reason, 'cancelled'), iif(completion.by_attempt, completion.result, NULL),
+           iif(completion.by_attempt, completion.error, NULL),
            (SELECT session.name FROM session WHERE session.id = r.session), r.start_by, r.deadline, 1,
-           settling.fingerprint, settling.state = 'failed', r.queued_at,
+           completion.fingerprint, completion.state = 'failed', r.queued_at,
            nullif(coalesce((SELECT b.policy ->> '$.retention' FROM body b WHERE b.id = r.body),
                            (SELECT t.quotas ->> '$.retention' FROM tenant t WHERE t.name = r.tenant)), 'standard')
-    FROM settling CROSS JOIN run r ON r.id = settling.id
-    WHERE settling.state NOT IN ('scheduled', 'queued');
+    FROM completion CROSS JOIN run r ON r.id = completion.id
+    WHERE completion.state NOT IN ('scheduled', 'queued');
 
-    INSERT INTO happened (kind, tenant, run)
-    SELECT CASE WHEN settling.state NOT IN ('scheduled', 'queued') THEN 'run.' || settling.state
-                WHEN settling.outcome IN ('released', 'lost') THEN 'run.' || settling.outcome
+    INSERT INTO new_event (kind, tenant, run)
+    SELECT CASE WHEN completion.state NOT IN ('scheduled', 'queued') THEN 'run.' || completion.state
+                WHEN completion.outcome IN ('released', 'lost') THEN 'run.' || completion.outcome
                 ELSE 'run.retried' END, r.tenant, r.id
-    FROM settling CROSS JOIN run r ON r.id = settling.id
-    WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY settling.n;
+    FROM completion CROSS JOIN run r ON r.id = completion.id
+    WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY completion.n;
 
-    INSERT INTO settle_the_rest (now)
+    INSERT INTO complete_special_runs (now)
     SELECT NEW.now WHERE EXISTS (
-        SELECT 1 FROM settling
+        SELECT 1 FROM completion
         WHERE outcome <> 'success' OR gate IS NOT NULL OR limits IS NOT NULL OR origin = 'delay');
     DELETE FROM run WHERE id IN (
-        SELECT settling.id FROM settling WHERE settling.state <> 'queued' OR settling.limits IS NOT NULL);
+        SELECT completion.id FROM completion WHERE completion.state <> 'queued' OR completion.limits IS NOT NULL);
 
-    -- A few children know at once.
+    -- Decide a few children at once.
     INSERT OR IGNORE INTO ended_parent (run_id, state, at)
-    SELECT settling.id, settling.state, NEW.now FROM settling
+    SELECT completion.id, completion.state, NEW.now FROM completion
     WHERE EXISTS (SELECT 1 FROM edge INDEXED BY edge_undecided WHERE edge.state IS NULL)
-      AND settling.state NOT IN ('scheduled', 'queued')
-      AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = settling.id AND e.state IS NULL);
-    INSERT INTO tell_children (most, now) SELECT 200, NEW.now WHERE EXISTS (SELECT 1 FROM ended_parent);
+      AND completion.state NOT IN ('scheduled', 'queued')
+      AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = completion.id AND e.state IS NULL);
+    INSERT INTO process_ended_parents (most, now) SELECT 200, NEW.now WHERE EXISTS (SELECT 1 FROM ended_parent);
 
-    INSERT INTO admit (now) VALUES (NEW.now);
-    INSERT INTO tell (now) VALUES (NEW.now);
+    INSERT INTO admit_runs (now) VALUES (NEW.now);
+    INSERT INTO write_events (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(i.n, iif(
@@ -335,53 +335,53 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.procedure = 'settl
                'duplicate', 'stale')))
     FROM (SELECT key AS n, value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS outcome
           FROM json_each(NEW.batch)) AS i
-    WHERE (SELECT count(*) FROM settling) < NEW.argument
-      AND i.n IS NOT (SELECT settling.n FROM settling WHERE settling.id = i.id);
+    WHERE (SELECT count(*) FROM completion) < NEW.argument
+      AND i.n IS NOT (SELECT completion.n FROM completion WHERE completion.id = i.id);
 END;
 
--- Whatever the success of a run without a key, limits and a fixed delay has none of.
-CREATE TEMP TRIGGER settle_what_is_not_plain INSTEAD OF INSERT ON settle_the_rest BEGIN
+-- Handles everything but the success of a run without a key, limits and a fixed delay.
+CREATE TEMP TRIGGER complete_each_special_run INSTEAD OF INSERT ON complete_special_runs BEGIN
     INSERT INTO attempt (run_id, fence, number, outcome, reason, error, session, started_at, ended_at)
-    SELECT r.id, r.fence, r.attempt, settling.outcome, settling.reason, settling.error, r.session, r.started_at, NEW.now
-    FROM settling CROSS JOIN run r ON r.id = settling.id
-    WHERE settling.outcome <> 'success';
+    SELECT r.id, r.fence, r.attempt, completion.outcome, completion.reason, completion.error, r.session, r.started_at, NEW.now
+    FROM completion CROSS JOIN run r ON r.id = completion.id
+    WHERE completion.outcome <> 'success';
 
     INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
                          timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
                          scheduled_at, origin, target, replay_of, session, limits)
-    SELECT r.id, iif(settling.state = 'queued', 'limited', 'scheduled'), r.shard, r.tenant, r.queue, r.lane, r.rev + 1,
-           r.priority, r.attempt - (settling.outcome = 'released'), r.lost + (settling.outcome = 'lost'), r.late,
-           r.fence, r.body, r.timeout, iif(settling.state = 'queued', r.due, NEW.now + settling.delay), r.created_at,
+    SELECT r.id, iif(completion.state = 'queued', 'limited', 'scheduled'), r.shard, r.tenant, r.queue, r.lane, r.rev + 1,
+           r.priority, r.attempt - (completion.outcome = 'released'), r.lost + (completion.outcome = 'lost'), r.late,
+           r.fence, r.body, r.timeout, iif(completion.state = 'queued', r.due, NEW.now + completion.delay), r.created_at,
            r.started_at, r.start_by, r.deadline, r.gate, r.job_id, r.job_version,
            r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
-    FROM settling CROSS JOIN run r ON r.id = settling.id
-    WHERE settling.state = 'scheduled' OR (settling.state = 'queued' AND settling.limits IS NOT NULL);
+    FROM completion CROSS JOIN run r ON r.id = completion.id
+    WHERE completion.state = 'scheduled' OR (completion.state = 'queued' AND completion.limits IS NOT NULL);
 
-    INSERT OR IGNORE INTO quiet (id, rank, ready_at)
-    SELECT settling.id, iif(settling.outcome = 'released', r.rank, NULL), NEW.now
-    FROM settling CROSS JOIN run r ON r.id = settling.id
-    WHERE settling.limits IS NOT NULL AND settling.state = 'queued';
+    INSERT OR IGNORE INTO kept_position (id, rank, ready_at)
+    SELECT completion.id, iif(completion.outcome = 'released', r.rank, NULL), NEW.now
+    FROM completion CROSS JOIN run r ON r.id = completion.id
+    WHERE completion.limits IS NOT NULL AND completion.state = 'queued';
 
-    -- A release keeps its rank; whatever else goes on at once queues behind what is eligible now.
+    -- A released run keeps its rank. Other runs that are queued at once get a rank behind eligible runs.
     UPDATE run SET state = 'queued', rev = rev + 1, claim = NULL, attempt_until = NULL, queued_at = NEW.now,
-                   ready_at = NEW.now, attempt = attempt - (settling.outcome = 'released'), lost = lost + (settling.outcome = 'lost'),
-                   rank = iif(settling.outcome = 'released', rank, NEW.now + priority * 1000000000 + 60000000)
-    FROM settling WHERE settling.state = 'queued' AND settling.limits IS NULL AND run.id = settling.id;
+                   ready_at = NEW.now, attempt = attempt - (completion.outcome = 'released'), lost = lost + (completion.outcome = 'lost'),
+                   rank = iif(completion.outcome = 'released', rank, NEW.now + priority * :HEAD_START + :LATE_PENALTY)
+    FROM completion WHERE completion.state = 'queued' AND completion.limits IS NULL AND run.id = completion.id;
 
     UPDATE schedule SET next_fire = NEW.now + delay, awaits = NULL, rev = rev + 1
-    WHERE job_id IN (SELECT h.job_id FROM settling CROSS JOIN history h ON h.id = settling.id
-                     WHERE settling.origin = 'delay')
-      AND awaits IN (SELECT settling.id FROM settling WHERE settling.state NOT IN ('scheduled', 'queued'))
+    WHERE job_id IN (SELECT h.job_id FROM completion CROSS JOIN history h ON h.id = completion.id
+                     WHERE completion.origin = 'delay')
+      AND awaits IN (SELECT completion.id FROM completion WHERE completion.state NOT IN ('scheduled', 'queued'))
       AND next_fire IS NULL AND delay IS NOT NULL AND active = 1;
 
-    -- However an attempt ends, it leaves its gates. What goes on comes to them again.
-    INSERT INTO leave_gate (kind, number, most, per, pause, ending, started_at, now)
+    -- Every completion releases the limiters of its run. A retried run must be admitted again.
+    INSERT INTO release_limiter (kind, number, most, per, pause, ending, started_at, now)
     SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4,
-           CASE settling.outcome WHEN 'success' THEN 'succeeded' WHEN 'error' THEN 'failed' WHEN 'timeout' THEN 'failed'
-                                 ELSE 'other' END, settling.started_at, NEW.now
-    FROM settling CROSS JOIN json_each(settling.limits) AS g WHERE settling.limits IS NOT NULL ORDER BY settling.n;
+           CASE completion.outcome WHEN 'success' THEN 'succeeded' WHEN 'error' THEN 'failed' WHEN 'timeout' THEN 'failed'
+                                 ELSE 'other' END, completion.started_at, NEW.now
+    FROM completion CROSS JOIN json_each(completion.limits) AS g WHERE completion.limits IS NOT NULL ORDER BY completion.n;
 
-    INSERT INTO free_gate (key, holder, now)
-    SELECT settling.gate, settling.id, NEW.now FROM settling
-    WHERE settling.gate IS NOT NULL AND settling.state NOT IN ('scheduled', 'queued') ORDER BY settling.n;
+    INSERT INTO release_key_lock (key, holder, now)
+    SELECT completion.gate, completion.id, NEW.now FROM completion
+    WHERE completion.gate IS NOT NULL AND completion.state NOT IN ('scheduled', 'queued') ORDER BY completion.n;
 END;

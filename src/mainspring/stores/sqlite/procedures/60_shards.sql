@@ -1,6 +1,7 @@
--- Who owns which shard. A member is a session of a scheduler.
+-- Ownership of shards. A member is the session of a scheduler.
 
--- Size: ttl. Answer: now, members, (shard, epoch) of the owned, the first end of another's lease; null for somebody who was buried.
+-- Argument: ttl. Answer: now, members, owned shards with their epochs, and in how long the first lease of another member
+-- ends; null if the session has expired.
 CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.procedure = 'renew' BEGIN
     UPDATE session SET lease_until = NEW.now + NEW.argument WHERE id = NEW.session AND dead = 0 AND kind = 'scheduler';
     UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until <= NEW.now;
@@ -16,7 +17,7 @@ CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.procedure = 'renew'
     ) ELSE 'null' END;
 END;
 
--- Batch: shards. Answer: (shard, epoch) of what was newly taken.
+-- Batch: shards. Answer: (shard, epoch) of the shards that were taken.
 CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.procedure = 'take' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (n)
@@ -30,8 +31,9 @@ CREATE TEMP TRIGGER take INSTEAD OF INSERT ON call WHEN NEW.procedure = 'take' B
     FROM picked CROSS JOIN shard ON shard.id = picked.n;
 END;
 
--- Batch: (shard, epoch). Answer: (shard, new epoch) of what was sealed. Who owned it before does not matter.
-CREATE TEMP TRIGGER seal INSTEAD OF INSERT ON call WHEN NEW.procedure = 'seal' BEGIN
+-- Takes shards whose epoch has not changed, also from a live owner, for stores with another coordinator.
+-- Batch: (shard, epoch). Answer: (shard, new epoch) of the shards that were taken.
+CREATE TEMP TRIGGER take_at_epochs INSTEAD OF INSERT ON call WHEN NEW.procedure = 'take_at_epochs' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (n)
     SELECT shard.id FROM json_each(NEW.batch) AS given CROSS JOIN shard ON shard.id = given.value ->> 0
@@ -43,7 +45,7 @@ CREATE TEMP TRIGGER seal INSTEAD OF INSERT ON call WHEN NEW.procedure = 'seal' B
     FROM picked CROSS JOIN shard ON shard.id = picked.n;
 END;
 
-CREATE TEMP TRIGGER give_up INSTEAD OF INSERT ON call WHEN NEW.procedure = 'give_up' BEGIN
+CREATE TEMP TRIGGER release_shards INSTEAD OF INSERT ON call WHEN NEW.procedure = 'release_shards' BEGIN
     UPDATE shard SET owner = NULL WHERE id IN (SELECT value FROM json_each(NEW.batch)) AND owner = NEW.session;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
