@@ -478,11 +478,22 @@ async def test_the_number_of_shards_is_that_of_the_file(path: Path, store: Sqlit
 
 #: Tables that hold one batch, or that always stay small.
 MAY_BE_SCANNED = {
-    *("fresh", "picked", "settling", "happened", "fired", "made", "item", "mine", "line", "taken"),
-    *("there", "these", "busy", "allowed", "pause", "tenant", "serving", "lane", "metered", "spending"),
+    *("new_run", "picked", "completion", "new_event", "fired_job", "created_run", "item", "mine", "line", "known_key"),
+    *("there", "these", "busy", "allowed", "pause", "tenant", "own_label_set", "lane", "attempt_cost", "usage_sum"),
     *("json_each", "i", "k", "t", "a", "o", "p", "q", "l"),
     *("meta", "session", "shard", "outbox_cursor", "(subquery", "CONSTANT"),
-    *("freed", "candidate", "passed", "deciding", "decided", "d", "f", "told", "generation", "unattempted"),
+    *(
+        "changed_limiter",
+        "candidate",
+        "admitted",
+        "ended_edge",
+        "decision",
+        "d",
+        "f",
+        "decided_edges",
+        "generation",
+        "unattempted",
+    ),
 }
 
 
@@ -502,9 +513,18 @@ def read_plans(connection: apsw.Connection) -> dict[str, list[str]]:
 
 def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
     plans = read_plans(connections.open_for_writing(path, 4))
-    assert {"submit", "claim", "pick", "settle", "beat", "stage", "fire", "fire_one_tick", "expire", "prune"} <= set(
-        plans
-    )
+    assert {
+        "submit",
+        "claim",
+        "pick",
+        "complete",
+        "heartbeat",
+        "stage",
+        "fire",
+        "fire_one_tick",
+        "expire",
+        "prune",
+    } <= set(plans)
     scans = {
         f"{procedure}: {step}"
         for procedure, steps in plans.items()
@@ -517,13 +537,17 @@ def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
     # Without readers the whole outbox is deleted. The others have three rows, or end at the first row.
     assert scans <= {
         *("detach_reader: SCAN outbox", "attach_reader: SCAN q"),
-        *("claim: SCAN limiter EXISTS", "settle: SCAN ended_parent EXISTS", "tell_one_generation: SCAN ended_parent"),
-        *("claim: SCAN edge USING INDEX edge_undecided", "settle: SCAN edge EXISTS USING INDEX edge_undecided"),
+        *(
+            "claim: SCAN limiter EXISTS",
+            "complete: SCAN ended_parent EXISTS",
+            "process_each_generation: SCAN ended_parent",
+        ),
+        *("claim: SCAN edge USING INDEX edge_undecided", "complete: SCAN edge EXISTS USING INDEX edge_undecided"),
         "resolve: SCAN l USING COVERING INDEX limiter_spilling",
         # There are three retention classes.
         "prune: SCAN c",
         # Temporary results of one batch.
-        *("pace_retry: SCAN walk", "pace_retry: SCAN paced", "pick_chosen: SCAN c"),
+        *("pace_retry: SCAN walk", "pace_retry: SCAN retry_slot", "pick_chosen: SCAN c"),
         # A sweep normally finds nothing.
         *("sweep_some_limits: SCAN r USING INDEX run_limited", "sweep_some_limits: SCAN i"),
     }
@@ -533,25 +557,25 @@ def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
     ("procedure", "index"),
     [
         ("pick", "SEARCH r USING INDEX run_ready (queue=? AND lane=?)"),
-        ("beat", "SEARCH r USING INDEX run_held (session=?)"),
-        ("bury", "SEARCH r USING COVERING INDEX run_held (session=?)"),
+        ("heartbeat", "SEARCH r USING INDEX run_held (session=?)"),
+        ("expire_sessions", "SEARCH r USING COVERING INDEX run_held (session=?)"),
         ("stage", "SEARCH f USING COVERING INDEX waiting_due (shard=? AND due<?)"),
         ("stage", "SEARCH f USING COVERING INDEX waiting_due (shard=? AND (due,id)>(?,?) AND due<?)"),
-        ("free_one_gate", "SEARCH w USING COVERING INDEX waiting_blocked (gate=?)"),
+        ("release_one_key_lock", "SEARCH w USING COVERING INDEX waiting_blocked (gate=?)"),
         ("expire", "SEARCH w USING INDEX waiting_start_by (start_by<?)"),
         ("expire", "SEARCH r USING INDEX run_deadline (deadline<?)"),
         ("prune", "SEARCH h USING INDEX history_standard_succeeded (finished_at<?)"),
         ("fire_one_tick", "SEARCH w USING INDEX waiting_job (job_id=?)"),
-        ("pass_one", "SEARCH a USING COVERING INDEX waiting_limited (waits=? AND (due,id)<(?,?))"),
-        ("front_of_a_line", "SEARCH w USING COVERING INDEX waiting_limited (waits=?)"),
+        ("try_one_admission", "SEARCH a USING COVERING INDEX waiting_limited (waits=? AND (due,id)<(?,?))"),
+        ("pick_front_of_line", "SEARCH w USING COVERING INDEX waiting_limited (waits=?)"),
         ("stage", "SEARCH l USING COVERING INDEX limiter_wake (wake_at<?)"),
-        ("spill_some", "SEARCH r USING INDEX run_limited (<expr>=?)"),
-        ("tell_one_generation", "SEARCH e USING INDEX edge_undecided (parent=?)"),
+        ("block_some_queued", "SEARCH r USING INDEX run_limited (<expr>=?)"),
+        ("process_each_generation", "SEARCH e USING INDEX edge_undecided (parent=?)"),
         ("end_one_run", "SEARCH e EXISTS USING INDEX edge_undecided (parent=?)"),
-        ("pick_of_lanes", "SEARCH f USING INDEX run_ready (queue=? AND lane=?)"),
-        ("pick_of_lanes", "SEARCH f USING INDEX run_ready (queue=? AND lane=? AND (rank,id)>(?,?))"),
-        ("pick_with_care", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND lane=?)"),
-        ("pick_with_care", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND lane=? AND (rank,id)>(?,?))"),
+        ("pick_by_label_set", "SEARCH f USING INDEX run_ready (queue=? AND lane=?)"),
+        ("pick_by_label_set", "SEARCH f USING INDEX run_ready (queue=? AND lane=? AND (rank,id)>(?,?))"),
+        ("pick_by_tenant", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND lane=?)"),
+        ("pick_by_tenant", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND lane=? AND (rank,id)>(?,?))"),
     ],
 )
 def test_each_procedure_uses_the_index_made_for_it(path: Path, procedure: str, index: str) -> None:
@@ -559,7 +583,7 @@ def test_each_procedure_uses_the_index_made_for_it(path: Path, procedure: str, i
 
 
 def count_steps(path: Path, call: ProcedureCall, now: Instant) -> int:
-    """ProcedureCall a procedure and return how many hundreds of steps SQLite took."""
+    """Call a procedure and return how many hundreds of steps SQLite took."""
     steps = 0
 
     def count() -> bool:
