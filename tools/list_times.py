@@ -82,10 +82,15 @@ async def _time(client: httpx2.AsyncClient, server: psutil.Process, query: dict[
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m tools.list_times", description=__doc__)
     arguments.add_argument("runs", nargs="?", type=int, default=1_000_000)
-    arguments.add_argument("--database", default="list_times", help="filled if it is not there, and kept")
+    arguments.add_argument(
+        "--database", default="", help="filled if it is not there, and kept; by default list_times_RUNS"
+    )
     given = arguments.parse_args()
+    given.database = given.database or f"list_times_{given.runs}"
     server = ensure("postgres")
+    began = time.monotonic()
     asyncio.run(fill_once(server, given.database, given.runs))
+    print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
     asyncio.run(measure(with_database(server, given.database)))
 
 

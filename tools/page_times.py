@@ -106,7 +106,8 @@ class _System:
         return await examine(self._settings)
 
 
-async def fill(dsn: str, runs: int) -> None:
+async def fill(dsn: str, runs: int, workflows: Sequence[int]) -> None:
+    """``workflows``: the number of nodes of each."""
     await PostgresHarness.prepare(dsn)
     harness = PostgresHarness(dsn)
     await harness.open()
@@ -117,7 +118,7 @@ async def fill(dsn: str, runs: int) -> None:
             await harness.submit(*[a_run(delay=(start + number) * SECOND + HOUR) for number in range(_BATCH)])
         await harness.submit(*[a_run() for _ in range(_BATCH)])
         service = Service(auth=False, store=harness.store)
-        for nodes in (*[50] * _WORKFLOWS, 10_000):
+        for nodes in workflows:
             await _workflow(service, nodes)
         # The clock of the tests is slower than the store's own.
         await harness._connection.execute(_CLOCK)
@@ -225,20 +226,26 @@ def main() -> None:
     given = arguments.parse_args()
     server, name = ensure("postgres"), given.database or f"pages_{uuid.uuid4().hex}"
     try:
-        asyncio.run(fill_once(server, name, given.runs))
+        asyncio.run(fill_once(server, name, given.runs, (*[50] * _WORKFLOWS, 10_000)))
         asyncio.run(measure(with_database(server, name), given.runs))
     finally:
         if not given.database:
             asyncio.run(drop_database(server, name))
 
 
-async def fill_once(server: str, name: str, runs: int) -> None:
+async def fill_once(server: str, name: str, runs: int, workflows: Sequence[int] = ()) -> None:
+    """Create and fill a database, unless it exists. One that was left unfinished is made again."""
     connection = await asyncpg.connect(server)
-    there = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name)
-    await connection.close()
-    if there is None:
-        await create_database(server, name)
-        await fill(with_database(server, name), runs)
+    try:
+        if await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name) is not None:
+            return
+        unfinished = f"{name}_unfinished"
+        await connection.execute(f"DROP DATABASE IF EXISTS {unfinished} WITH (FORCE)")
+        await create_database(server, unfinished)
+        await fill(with_database(server, unfinished), runs, workflows)
+        await connection.execute(f"ALTER DATABASE {unfinished} RENAME TO {name}")
+    finally:
+        await connection.close()
 
 
 if __name__ == "__main__":

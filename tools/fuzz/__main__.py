@@ -67,7 +67,9 @@ def main() -> int:
             target = TARGETS[name]
             count = arguments.examples or target.examples
             if arguments.seconds is None:
-                search(target, count)
+                # In rounds: Hypothesis keeps what it has tried of each in memory.
+                for number, first in enumerate(range(0, count, _EXAMPLES_PER_ROUND)):
+                    search(target, min(_EXAMPLES_PER_ROUND, count - first), number)
             else:
                 count = 0
                 until = time.monotonic() + arguments.seconds

@@ -149,6 +149,6 @@ def check_filters(case: tuple[str, list[tuple[str, str]]]) -> None:
 
 
 TARGETS = {
-    "jobs": Target(job_bodies(), check_job_body, examples=600),
-    "lists": Target(filters(), check_filters, examples=800),
+    "jobs": Target(job_bodies(), check_job_body, examples=8_000),
+    "lists": Target(filters(), check_filters, examples=10_000),
 }
