@@ -92,7 +92,7 @@ async def test_a_job_that_depends_on_a_refused_one_has_its_status(
             raise StoreUnavailable("the store does not answer")
         await real(principal, tenant, queue, task, *args, **options)
 
-    monkeypatch.setattr(service.api, "check", fail_for_away)
+    monkeypatch.setattr(service.api.admission, "check", fail_for_away)
     jobs: list[dict[str, Any]] = [{"task": "away"}, {"dependsOn": ["#0"]}, {"dependsOn": ["#1"]}, {}]
     assert await batch(client, *jobs) == [503, 503, 503, None]
     assert await batch(client, {"tenant": "other"}, {"dependsOn": ["#0"]}) == [429, 429]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.core.model.access.access import Principal, Quotas
-from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT, NOTIFICATION, WEBHOOK, WORKFLOW
@@ -50,16 +50,12 @@ class Admission:
         tasks: BuiltinTasks,
         catalog: TaskCatalog,
         workers: LiveWorkers,
-        *,
-        buffers: bool,
     ) -> None:
-        """``buffers``: whether jobs are accepted while the store is unavailable."""
         self._store = store
         self._clock = clock
         self._tasks = tasks
         self._catalog = catalog
         self._workers = workers
-        self._buffers = buffers
         self._quotas = Remembered(self._read_quotas, clock, _CACHED)
         self._submits: dict[str, TokenBuckets] = {}
         self._queued = CountedQuota(self._count_queued, clock)
@@ -86,17 +82,11 @@ class Admission:
 
     async def has_tenant(self, name: str) -> bool:
         """Return whether the tenant exists: it was created, has a key, or ever had a run or a job."""
-        try:
-            if name in await self._quotas.get():
-                return True
-            # It may have been created a moment ago, here or by another process.
-            self._quotas.forget()
-            return name in await self._quotas.get()
-        except StoreUnavailable:
-            if not self._buffers:
-                raise
-            # A job that is accepted meanwhile is checked when the store is back.
+        if name in await self._quotas.get():
             return True
+        # It may have been created a moment ago, here or by another process.
+        self._quotas.forget()
+        return name in await self._quotas.get()
 
     async def admit_run(self, principal: Principal, run: NewRun) -> None:
         """Admit one run. Raises an error if it cannot run here, or if the key or the quotas do not allow it."""

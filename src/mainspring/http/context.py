@@ -107,7 +107,7 @@ class Api:
         self.catalog = TaskCatalog(store, clock)
         self.closed_times = ClosedTimes(store, get_logger("mainspring.api"))
         self.workers = LiveWorkers(store, clock)
-        self.admission = Admission(store, clock, tasks, self.catalog, self.workers, buffers=submit_buffer is not None)
+        self.admission = Admission(store, clock, tasks, self.catalog, self.workers)
         self.metrics = metrics
         #: Records requests as spans; None: tracing is off.
         self.tracing = tracing
@@ -157,10 +157,19 @@ class Api:
         if tenant is None or tenant == principal.tenant:
             return tenant
         check_tenant("tenant", tenant)
-        if not await self.admission.has_tenant(tenant):
+        if not await self.has_tenant(tenant):
             hint = f"check its spelling, or create it: mainspring tenants set {tenant}"
             raise Invalid("tenant", f"there is no tenant {tenant!r}", hint)
         return tenant
+
+    async def has_tenant(self, name: str) -> bool:
+        """Return whether the tenant exists. While jobs are buffered, the check is left to their later processing."""
+        try:
+            return await self.admission.has_tenant(name)
+        except StoreUnavailable:
+            if self.submit_buffer is None:
+                raise
+            return True
 
     async def choose_owner(self, principal: Principal, asked: str | msgspec.UnsetType | None) -> str:
         """Return the tenant that owns a new object. Raises ``Invalid`` like ``choose_written``."""

@@ -202,7 +202,7 @@ async def create_key(api: Api, call: Call[KeyIn, Empty]) -> Answer:
         expires_at=None if valid_for is None else api.clock.now() + valid_for,
     )
     author = Author(call.principal.name, tenant)
-    if tenant is not None and call.principal.tenant is None and not await api.admission.has_tenant(tenant):
+    if tenant is not None and call.principal.tenant is None and not await api.has_tenant(tenant):
         await api.store.put_tenant(Tenant(name=tenant), author)
     kept = await api.store.put_key(key, author)
     shown = msgspec.structs.asdict(_key_out(kept))
