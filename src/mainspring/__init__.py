@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mainspring.sdk.limits import Breaker, Limit, Unique
     from mainspring.sdk.policies import CatchUp, RetryPolicy
     from mainspring.sdk.resources import provided
+    from mainspring.sdk.retry import Retry
     from mainspring.sdk.transactions import transaction
-    from mainspring.sdk.verdicts import Retry
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _MODULES = {
     "MainspringError": "mainspring.core.model.base.errors",
     "NotFound": "mainspring.core.model.base.errors",
     "Overlap": "mainspring.core.model.schedules.job",
-    "Retry": "mainspring.sdk.verdicts",
+    "Retry": "mainspring.sdk.retry",
     "RetryPolicy": "mainspring.sdk.policies",
     "RunCancelled": "mainspring.sdk.handle",
     "RunFailed": "mainspring.sdk.handle",

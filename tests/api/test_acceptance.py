@@ -78,7 +78,7 @@ async def test_the_log_accepts_a_job_while_the_store_is_unavailable_and_its_id_s
     body = {"task": "greet", "orderingKey": "k", "idempotencyKey": "once", "payload": {"a": 1}}
     first = await kit.client.post("/v1/jobs", json=body)
     assert first.status_code == 202
-    assert "away" in first.json()["warnings"][0]
+    assert "unavailable" in first.json()["warnings"][0]
     assert (await kit.client.post("/v1/jobs", json={"task": "greet"})).status_code == 202
     kit.store.away = False
     await kit.ingest()

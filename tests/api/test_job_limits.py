@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.limits.limits import Breaker, Limit
 from mainspring.core.model.runs.unique import Unique
 from mainspring.http.schemas.jobs import build_run
-from mainspring.sdk.backends.remote import job_in
+from mainspring.sdk.backends.remote import build_job_in
 from tests.api.test_remote import submit
 from tests.support.builders import a_run
 
@@ -108,5 +108,5 @@ def test_a_run_survives_the_round_trip_through_json() -> None:
         breaker=Breaker(failures=2, pause=MINUTE),
         unique=Unique(key="u", period=HOUR, otherwise="replace"),
     )
-    again = build_run(job_in(run), run.id, run.tenant, "")
+    again = build_run(build_job_in(run), run.id, run.tenant, "")
     assert (again.policy, again.unique) == (run.policy, run.unique)

@@ -153,10 +153,10 @@ async def test_declare_stores_the_specs_that_plan_compares(folder: Path) -> None
         assert (build_spec(fields), read_payload(fields)) == (msgspec.structs.replace(spec, source=""), payload)
     async with app:
         await app.declare()
-        assert await app.left_over() == []
+        assert await app.list_removed() == []
         assert [job.spec.source for job in await app.declare()] == ["app:billing"] * 4
         del app._jobs["poll"]
-        assert await app.left_over() == ["poll"]
+        assert await app.list_removed() == ["poll"]
 
 
 def test_plan_and_apply_work_over_the_api(folder: Path) -> None:

@@ -17,7 +17,8 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.schedule import CronSchedule
-from mainspring.sdk.task import Options, Prepared, new_run
+from mainspring.sdk.calls.new_runs import build_run
+from mainspring.sdk.calls.options import Options, PreparedCall
 
 
 @dataclass
@@ -126,8 +127,8 @@ async def test_options_set_time_priority_and_queue_of_a_call(app: Mainspring) ->
 
 def test_relative_times_are_resolved_by_the_clock_of_the_store() -> None:
     options = Options(delay=SECOND, start_within=MINUTE, deadline=HOUR)
-    call: Prepared[None] = Prepared("greet", b"{}", options, lambda result: None)
-    run = new_run(RunId("f" * 12 + "7" + "f" * 19), call, "default")
+    call: PreparedCall[None] = PreparedCall("greet", b"{}", options, lambda result: None)
+    run = build_run(RunId("f" * 12 + "7" + "f" * 19), call, "default")
     assert (run.at, run.delay, run.start_within, run.deadline) == (None, SECOND, MINUTE, HOUR)
 
 

@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from mainspring import Mainspring
-from mainspring.sdk.task import Prepared, Submitter
+from mainspring.sdk.calls.options import PreparedCall
+from mainspring.sdk.task import Submitter
 
 
 class Driver(ABC):
@@ -34,7 +35,7 @@ class Driver(ABC):
     async def submit(self, task: Submitter[..., Any], *args: object) -> Any:
         return await task.options(connection=self.connection).submit(*args)
 
-    async def submit_many(self, app: Mainspring, calls: list[Prepared[Any]]) -> list[Any]:
+    async def submit_many(self, app: Mainspring, calls: list[PreparedCall[Any]]) -> list[Any]:
         return [*await app.submit_many(calls, connection=self.connection)]
 
 
@@ -90,7 +91,7 @@ class Blocking(Driver):
     async def submit(self, task: Submitter[..., Any], *args: object) -> Any:
         return await asyncio.to_thread(task.options(connection=self.connection).sync.submit, *args)
 
-    async def submit_many(self, app: Mainspring, calls: list[Prepared[Any]]) -> list[Any]:
+    async def submit_many(self, app: Mainspring, calls: list[PreparedCall[Any]]) -> list[Any]:
         return [*await asyncio.to_thread(app.submit_many_sync, calls, connection=self.connection)]
 
 

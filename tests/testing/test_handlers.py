@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mainspring import Context, Mainspring, transaction
-from mainspring.sdk.task import Options, Prepared
+from mainspring.sdk.calls.options import Options, PreparedCall
 from mainspring.testing import TestScheduler, loop
 
 
@@ -246,7 +246,7 @@ async def test_an_exception_in_the_test_propagates(app: Mainspring) -> None:
 
 async def submit_payload(app: Mainspring, task: str, payload: dict[str, Any]) -> None:
     """As HTTP does, where the function is not known."""
-    call: Prepared[None] = Prepared(task, msgspec.json.encode(payload), Options(), lambda result: None)
+    call: PreparedCall[None] = PreparedCall(task, msgspec.json.encode(payload), Options(), lambda result: None)
     await app.submit_many([call])
 
 

@@ -354,11 +354,11 @@ async def _declare(node: Node, app: Mainspring) -> list[str]:
     jobs = await app.declare()
     lines = [f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}; {_next_run(job)}" for job in jobs]
     lines += [f"  warning: {words}" for words in await node.find_obstacles(jobs)]
-    left_over = await app.left_over()
-    if left_over:
-        names = ", ".join(left_over[:5]) + (" …" if len(left_over) > 5 else "")
+    removed = await app.list_removed()
+    if removed:
+        names = ", ".join(removed[:5]) + (" …" if len(removed) > 5 else "")
         lines.append(
-            f"  {len(left_over)} schedules of this application are in the store and not in its code: {names}; "
+            f"  {len(removed)} schedules of this application are in the store and not in its code: {names}; "
             "mainspring plan shows them, mainspring apply removes them"
         )
     return lines

@@ -26,8 +26,8 @@ from mainspring.sdk.dependencies import Parents
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
+    from mainspring.sdk.calls.options import PreparedCall
     from mainspring.sdk.handle import RunHandle, SyncHandle
-    from mainspring.sdk.task import Prepared
 
 T = TypeVar("T")
 _LONGEST_NOTE = 1_000
@@ -111,7 +111,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         if self._reporter is not None:
             self._reporter.checkpoint(encoded)
 
-    async def spawn(self, *calls: "Prepared[T]") -> "list[RunHandle[T]]":
+    async def spawn(self, *calls: "PreparedCall[T]") -> "list[RunHandle[T]]":
         """Submit runs with this run as their parent: ``await context.spawn(task.prepare(1), …)``.
 
         Calls are deduplicated by their order. If a later attempt spawns the same calls in the same order, it gets
@@ -120,7 +120,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         """
         return await self._application.submit_many(self._children(calls))
 
-    def spawn_sync(self, *calls: "Prepared[T]") -> "list[SyncHandle[T]]":
+    def spawn_sync(self, *calls: "PreparedCall[T]") -> "list[SyncHandle[T]]":
         """Submit child runs like ``spawn``, from blocking code."""
         return self._application.submit_many_sync(self._children(calls))
 
@@ -161,7 +161,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("context", "belongs to no application", "take the context that the task is called with")
         return app
 
-    def _children(self, calls: "tuple[Prepared[T], ...]") -> "list[Prepared[T]]":
+    def _children(self, calls: "tuple[PreparedCall[T], ...]") -> "list[PreparedCall[T]]":
         if self._held is None:
             # Called directly: there is no parent run.
             return list(calls)
@@ -220,7 +220,7 @@ def _keep(record: logging.LogRecord) -> bool:
     return True
 
 
-def local_context(app: Any, task: str, tenant: str, queue: str) -> Context:
+def build_local_context(app: Any, task: str, tenant: str, queue: str) -> Context:
     """Return the context for a task that is called directly as a function. Its reports are discarded."""
     return Context(run_id=RunId("0" * 32), attempt=1, fence=0, due=0, tenant=tenant, task=task, queue=queue, _app=app)
 
@@ -229,13 +229,13 @@ def local_context(app: Any, task: str, tenant: str, queue: str) -> Context:
 attempt_context: ContextVar[Context | None] = ContextVar("mainspring context", default=None)
 
 
-def context_for(held: HeldRun, app: Any = None) -> Context:
+def build_context(held: HeldRun, app: Any = None) -> Context:
     """Return the context of an attempt. There is one per attempt, because it counts the spawned calls."""
     made = attempt_context.get()
-    return made if made is not None and made._held is held else context_of(held, app)
+    return made if made is not None and made._held is held else find_context(held, app)
 
 
-def context_of(held: HeldRun, app: Any = None) -> Context:
+def find_context(held: HeldRun, app: Any = None) -> Context:
     return Context(
         run_id=held.id,
         attempt=held.attempt,

@@ -25,7 +25,7 @@ def prefer(*datacenters: str, failover_after: Duration = "30s") -> str:
     return word.partition("=")[2]
 
 
-def targets(datacenters: Sequence[str] | Literal["all"]) -> tuple[str, ...]:
+def read_targets(datacenters: Sequence[str] | Literal["all"]) -> tuple[str, ...]:
     if isinstance(datacenters, str):
         if datacenters != "all":
             raise Invalid("datacenters", f"{datacenters!r:.40} is not a list of names", 'a list, or "all"')

@@ -12,22 +12,22 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule
 
 if TYPE_CHECKING:
+    from mainspring.sdk.calls.options import PreparedCall
     from mainspring.sdk.handle import RunHandle, SyncHandle
-    from mainspring.sdk.task import Prepared
 
 When: TypeAlias = Literal["all-succeeded", "all-done", "any-succeeded", "any-failed"]
 #: A dependency: a run by its handle or id, or a call of the same batch.
-Parent: TypeAlias = "RunHandle[Any] | SyncHandle[Any] | Prepared[Any] | str"
+Parent: TypeAlias = "RunHandle[Any] | SyncHandle[Any] | PreparedCall[Any] | str"
 
 
-def checked_parents(parents: "Sequence[Parent]") -> tuple[Any, ...]:
+def check_parents(parents: "Sequence[Parent]") -> tuple[Any, ...]:
     """Validate parents. Handles become ids, calls stay as they are."""
     if isinstance(parents, str) or not isinstance(parents, Sequence):
         raise Invalid("depends_on", f"{parents!r:.40} is no list", "for example depends_on=[handle]")
-    return tuple(_checked(parent) for parent in parents)
+    return tuple(_check_parent(parent) for parent in parents)
 
 
-def _checked(parent: object) -> object:
+def _check_parent(parent: object) -> object:
     if hasattr(parent, "payload") and hasattr(parent, "options"):
         return parent
     found = parent if isinstance(parent, str) else getattr(parent, "id", None)
@@ -37,14 +37,14 @@ def _checked(parent: object) -> object:
     return RunId(found)
 
 
-def checked_rule(when: str) -> Rule:
+def check_rule(when: str) -> Rule:
     try:
         return Rule(when)
     except ValueError:
         raise Invalid("when", f"{when!r:.40} is not one of its words", ", ".join(Rule)) from None
 
 
-def family_of(parents: Sequence[Any], rule: Rule, here: Mapping[int, RunId]) -> Dependencies | None:
+def build_dependencies(parents: Sequence[Any], rule: Rule, here: Mapping[int, RunId]) -> Dependencies | None:
     """Build the dependencies of a call. ``here``: the ids of the calls of this batch."""
     if not parents:
         return None

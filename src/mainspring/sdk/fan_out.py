@@ -17,7 +17,7 @@ from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.workflows.fan_out import AT_A_TIME, MAX_AT_A_TIME, MAX_MEMBERS, OWN_PRIORITY
 
 if TYPE_CHECKING:
-    from mainspring.sdk.task import Options
+    from mainspring.sdk.calls.options import Options
 
 T = TypeVar("T")
 OnFailure: TypeAlias = Literal["fail", "go-on"]
@@ -48,7 +48,7 @@ class _Result(msgspec.Struct):
     results: list[msgspec.Raw] | None = None
 
 
-def plan_of(
+def build_plan(
     task: str,
     items: Iterable[object] | None,
     encode: Callable[[object], bytes],
@@ -98,7 +98,7 @@ class _Each(msgspec.Struct):
     each: object = None
 
 
-def own_options(options: "Options") -> "Options":
+def build_own_options(options: "Options") -> "Options":
     """Return the options of the fan-out run itself: its time, tenant and dependencies.
 
     Options of attempts go to the members.
@@ -136,7 +136,7 @@ def _value(result: bytes, read: Callable[[bytes | None], Any]) -> Any:
 def _member_options(options: "Options") -> object:
     """Return the options of every member."""
     # Imported here, because it takes 100 ms and most programs have no fan-outs.
-    from mainspring.sdk.backends.remote import job_in, leave_open
+    from mainspring.sdk.backends.remote import build_job_in, choose_open_fields
 
     run = NewRun(
         id=RunId(""),
@@ -147,5 +147,5 @@ def _member_options(options: "Options") -> object:
         start_within=options.start_within,
         deadline=options.deadline,
     )
-    job = leave_open(job_in(run), options.given)
+    job = choose_open_fields(build_job_in(run), options.given)
     return msgspec.structs.replace(job, task=UNSET, payload=UNSET, tenant=UNSET, idempotency_key=UNSET)

@@ -22,7 +22,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Stop
 from mainspring.sdk.arguments.signature import Arguments
-from mainspring.sdk.context import Context, attempt_context, context_of
+from mainspring.sdk.context import Context, attempt_context, find_context
 from mainspring.sdk.resources import Provided, Resources
 
 Hook = TypeVar("Hook", bound=Callable[[], object])
@@ -62,12 +62,12 @@ class Hooks:
 
     def on_start(self, function: Hook, /) -> Hook:
         """Call a sync or async function in every process that runs tasks, before its first task."""
-        self._on_start.append(_checked("on_start", function))
+        self._on_start.append(_check_function("on_start", function))
         return function
 
     def on_stop(self, function: Hook, /) -> Hook:
         """Call a sync or async function in every process that ran tasks, after its last task."""
-        self._on_stop.append(_checked("on_stop", function))
+        self._on_stop.append(_check_function("on_stop", function))
         return function
 
     def resource(self, function: Yielding, /) -> Yielding:
@@ -87,7 +87,7 @@ class Hooks:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             kind = "asynccontextmanager" if inspect.isasyncgenfunction(function) else "contextmanager"
             raise Invalid("around", "is given a generator function", f"put @{kind} under @app.around")
-        self._around.append(_checked("around", function))
+        self._around.append(_check_function("around", function))
         return function
 
     def on_success(self, function: OnSuccess, /) -> OnSuccess:
@@ -96,7 +96,7 @@ class Hooks:
 
         An error in the function is logged and changes nothing.
         """
-        self._on_success.append(_checked("on_success", function))
+        self._on_success.append(_check_function("on_success", function))
         return function
 
     def on_failure(self, function: OnFailure, /) -> OnFailure:
@@ -105,7 +105,7 @@ class Hooks:
         ``final``: no further attempt follows. It is not called if a process dies. An error in the function is
         logged and changes nothing.
         """
-        self._on_failure.append(_checked("on_failure", function))
+        self._on_failure.append(_check_function("on_failure", function))
         return function
 
     def hosting(self) -> AbstractAsyncContextManager[None] | None:
@@ -119,7 +119,7 @@ class Hooks:
         # entered them.
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         leave = asyncio.Event()
-        task = asyncio.create_task(self._live(ready, leave), name="hosting")
+        task = asyncio.create_task(self._run_host(ready, leave), name="hosting")
         await ready
         try:
             yield
@@ -127,7 +127,7 @@ class Hooks:
             leave.set()
             await task
 
-    async def _live(self, ready: "asyncio.Future[None]", leave: asyncio.Event) -> None:
+    async def _run_host(self, ready: "asyncio.Future[None]", leave: asyncio.Event) -> None:
         try:
             async with AsyncExitStack() as stack:
                 for function in self._on_stop:
@@ -146,46 +146,46 @@ class Hooks:
 
     def check_needs(self, task: str, arguments: Arguments) -> None:
         """Check that every resource that a task needs is provided."""
-        self._resources.check(f"task {task}", _needs(arguments))
+        self._resources.check(f"task {task}", _find_needs(arguments))
 
-    def give_to(self, arguments: Arguments) -> None:
+    def provide_to(self, arguments: Arguments) -> None:
         """Provide a task's resources together with its arguments."""
-        needs = _needs(arguments)
+        needs = _find_needs(arguments)
         if needs:
             arguments.provide = lambda: {name: self._host.values[kind] for name, kind in needs.items()}
 
     @property
     def _host(self) -> _Host:
         if not self._hosts:
-            raise Conflict("nobody has opened the application's resources: only a worker does")
+            raise Conflict("the application's resources are not open: only a worker opens them")
         return self._hosts[-1]
 
-    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def record_result(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that also records its result, or the function itself without ``on_success`` hooks."""
         if not self._on_success:
             return function
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
-            async def watched(*args: object, **named: object) -> object:
-                return _note(await function(*args, **named))
+            async def record_result(*args: object, **named: object) -> object:
+                return _record_result(await function(*args, **named))
 
-            return watched
+            return record_result
 
         @wraps(function)
-        def watched_blocking(*args: object, **named: object) -> object:
-            return _note(function(*args, **named))
+        def record_blocking(*args: object, **named: object) -> object:
+            return _record_result(function(*args, **named))
 
-        return watched_blocking
+        return record_blocking
 
-    def wrapped(
+    def wrap(
         self, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]
     ) -> Callable[[HeldRun], Coroutine[None, None, bytes | None]]:
         if not (self._around or self._on_success or self._on_failure):
             return invoke
 
         async def invoke_within(held: HeldRun) -> bytes | None:
-            context = context_of(held, self)
+            context = find_context(held, self)
             attempt_context.set(context)
             box: list[object] = [None]
             _returned.set(box)
@@ -201,20 +201,20 @@ class Hooks:
                     result = await invoke(held)
             except BaseException as error:
                 for failed in self._on_failure:
-                    await _tell(failed, context, error, _is_final(held, context, error))
+                    await _call_safely(failed, context, error, _is_final(held, context, error))
                 raise
             for succeeded in self._on_success:
-                await _tell(succeeded, context, box[0])
+                await _call_safely(succeeded, context, box[0])
             return result
 
         return invoke_within
 
-    def wrapped_blocking(self, invoke: Callable[[HeldRun], bytes | None]) -> Callable[[HeldRun], bytes | None]:
+    def wrap_blocking(self, invoke: Callable[[HeldRun], bytes | None]) -> Callable[[HeldRun], bytes | None]:
         if not (self._around or self._on_success or self._on_failure):
             return invoke
 
         def invoke_within(held: HeldRun) -> bytes | None:
-            context = context_of(held, self)
+            context = find_context(held, self)
             attempt_context.set(context)
             box: list[object] = [None]
             _returned.set(box)
@@ -229,10 +229,10 @@ class Hooks:
                     result = invoke(held)
             except BaseException as error:
                 for failed in self._on_failure:
-                    self._tell_blocking(failed, context, error, _is_final(held, context, error))
+                    self._call_blocking(failed, context, error, _is_final(held, context, error))
                 raise
             for succeeded in self._on_success:
-                self._tell_blocking(succeeded, context, box[0])
+                self._call_blocking(succeeded, context, box[0])
             return result
 
         return invoke_within
@@ -250,31 +250,31 @@ class Hooks:
         else:
             self._run(leave(manager, None, None, None))
 
-    def _tell_blocking(self, function: Callable[..., object], context: Context, *args: object) -> None:
+    def _call_blocking(self, function: Callable[..., object], context: Context, *args: object) -> None:
         """Call a hook from blocking code. An async hook runs on the loop of the process."""
         try:
             answer = function(context, *args)
             if inspect.isawaitable(answer):
                 self._run(answer)
         except Exception:
-            _told_in_vain(function, context)
+            _log_failure(function, context)
 
     def _run(self, work: Awaitable[T]) -> T:
-        return asyncio.run_coroutine_threadsafe(_awaited(work), self._host.loop).result()
+        return asyncio.run_coroutine_threadsafe(_await(work), self._host.loop).result()
 
 
-def _checked(hook: str, function: T) -> T:
+def _check_function(hook: str, function: T) -> T:
     if not callable(function):
         raise Invalid(hook, f"{function!r:.40} is not a function", f"@app.{hook} stands above a function")
     return function
 
 
-def _needs(arguments: Arguments) -> dict[str, Any]:
+def _find_needs(arguments: Arguments) -> dict[str, Any]:
     """Return the resources that a task needs, by parameter."""
     return {name: arguments.marked[name] for name, one in arguments.markers.items() if isinstance(one, Provided)}
 
 
-def _note(result: object) -> object:
+def _record_result(result: object) -> object:
     box = _returned.get()
     if box is not None:
         box[0] = result
@@ -300,17 +300,17 @@ async def _call(function: Callable[..., object], *args: object) -> None:
         await answer
 
 
-async def _tell(function: Callable[..., object], context: Context, *args: object) -> None:
+async def _call_safely(function: Callable[..., object], context: Context, *args: object) -> None:
     try:
         await _call(function, context, *args)
     except Exception:
-        _told_in_vain(function, context)
+        _log_failure(function, context)
 
 
-def _told_in_vain(function: Callable[..., object], context: Context) -> None:
+def _log_failure(function: Callable[..., object], context: Context) -> None:
     name = getattr(function, "__name__", repr(function))
     _log.exception("a hook failed", hook=name, run=context.run_id, task=context.task)
 
 
-async def _awaited(work: Awaitable[T]) -> T:
+async def _await(work: Awaitable[T]) -> T:
     return await work

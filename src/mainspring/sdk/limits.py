@@ -63,7 +63,7 @@ class Unique:
         check_template(key, "unique.key")
 
 
-def limits_of(task: str, limit: int | None, several: Sequence[Limit] | None) -> tuple[limits.Limit, ...]:
+def build_limits(task: str, limit: int | None, several: Sequence[Limit] | None) -> tuple[limits.Limit, ...]:
     """Combine the limits of a task. ``limit`` applies to all its runs."""
     kept: list[limits.Limit] = []
     if limit is not None:
@@ -76,7 +76,7 @@ def limits_of(task: str, limit: int | None, several: Sequence[Limit] | None) -> 
     return tuple(kept)
 
 
-def breaker_of(breaker: Breaker | None) -> limits.Breaker | None:
+def build_breaker(breaker: Breaker | None) -> limits.Breaker | None:
     if breaker is not None and not isinstance(breaker, Breaker):
         raise Invalid("breaker", f"{breaker!r:.40} is not a Breaker", "for example Breaker(5)")
     return None if breaker is None else breaker.kept

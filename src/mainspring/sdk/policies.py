@@ -86,7 +86,7 @@ class CatchUp:
         return f"CatchUp(mode={self.kept.mode!r})"
 
 
-def catch_up_policy(chosen: CatchUp | Literal["none", "latest", "all"]) -> catch_up.CatchUp:
+def build_catch_up(chosen: CatchUp | Literal["none", "latest", "all"]) -> catch_up.CatchUp:
     """Return the policy. A mode alone is a valid policy."""
     if isinstance(chosen, CatchUp):
         return chosen.kept

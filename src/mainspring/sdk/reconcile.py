@@ -11,7 +11,7 @@ from mainspring.http.schemas.jobs import JobFields
 PATH = "/v1/schedules/reconcile"
 
 
-def request(source: str, tenant: str | None, schedules: Sequence[JobFields]) -> ReconcileIn:
+def build_request(source: str, tenant: str | None, schedules: Sequence[JobFields]) -> ReconcileIn:
     """Return a dry run with all schedules. Without a tenant the API uses the caller's."""
     return ReconcileIn(
         source=source,

@@ -55,7 +55,7 @@ class Resources:
         resource = _read(function)
         if resource.kind in self._known:
             first = self._known[resource.kind].name
-            raise Conflict(f"{_shown(resource.kind)} is provided twice, by {first} and by {resource.name}")
+            raise Conflict(f"{_format_type(resource.kind)} is provided twice, by {first} and by {resource.name}")
         self._known[resource.kind] = resource
 
     def check(self, who: str, needs: Mapping[str, Any]) -> None:
@@ -80,9 +80,9 @@ class Resources:
         for parameter, kind in needs.items():
             resource = self._known.get(kind)
             if resource is None:
-                raise Invalid(who, f"asks for `{parameter}: {_shown(kind)}`, which no @app.resource provides")
+                raise Invalid(who, f"asks for `{parameter}: {_format_type(kind)}`, which no @app.resource provides")
             if kind in asking:
-                raise Invalid(resource.name, "asks for itself", " → ".join(map(_shown, [*asking, kind])))
+                raise Invalid(resource.name, "asks for itself", " → ".join(map(_format_type, [*asking, kind])))
             if resource not in order:
                 self._order(resource.name, resource.needs, [*asking, kind], order)
                 order.append(resource)
@@ -105,5 +105,5 @@ def _read(function: Callable[..., Any]) -> Resource:
     return Resource(name=name, kind=get_args(returned)[0], open=make(function), needs=needs)
 
 
-def _shown(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     return getattr(kind, "__name__", None) or str(kind)

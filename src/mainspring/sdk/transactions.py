@@ -19,7 +19,7 @@ from mainspring.sdk.arguments.values import encode_result
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
-    from mainspring.sdk.task import Prepared
+    from mainspring.sdk.calls.options import PreparedCall
 
 _SUPPORTED = (
     "asyncpg's Connection, psycopg's AsyncConnection and Connection, "
@@ -55,7 +55,7 @@ def transaction() -> Any:
     return Transaction()
 
 
-def transaction_parameter(task: str, function: Callable[..., object], arguments: Arguments) -> str | None:
+def find_transaction_parameter(task: str, function: Callable[..., object], arguments: Arguments) -> str | None:
     """Return the parameter that receives a transaction, or None."""
     names = [name for name, marker in arguments.markers.items() if isinstance(marker, Transaction)]
     if len(names) > 1:
@@ -93,7 +93,7 @@ def invoke_in_transaction(
     return invoke
 
 
-def transactional(store: object) -> Transactional:
+def require_transactional(store: object) -> Transactional:
     if not isinstance(store, Transactional):
         raise Invalid(
             "connection", "needs a store on PostgreSQL", "the application's data lies in the same database there"
@@ -101,7 +101,7 @@ def transactional(store: object) -> Transactional:
     return store
 
 
-def connection_of(calls: "Sequence[Prepared[Any]]", given: object | None) -> object | None:
+def find_connection(calls: "Sequence[PreparedCall[Any]]", given: object | None) -> object | None:
     """Return the connection that all calls are submitted on, or None. Different connections are an error."""
     chosen = {id(one): one for call in calls if (one := call.options.connection) is not None}
     if given is not None:
@@ -112,20 +112,20 @@ def connection_of(calls: "Sequence[Prepared[Any]]", given: object | None) -> obj
 
 
 async def submit_on(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[Accepted]:
-    kind = _checked(connection, blocking=False)
+    kind = _check(connection, blocking=False)
     accepted: list[Accepted] = []
     for request in requests:
-        with _refusals(store):
+        with _explain_refusal(store):
             accepted += store.read_answer(await _ask(kind, connection, request))
     return accepted
 
 
 def submit_on_blocking(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[Accepted]:
     """Submit on the calling thread, because a blocking connection belongs to its thread."""
-    kind = _checked(connection, blocking=True)
+    kind = _check(connection, blocking=True)
     accepted: list[Accepted] = []
     for request in requests:
-        with _refusals(store):
+        with _explain_refusal(store):
             accepted += store.read_answer(_ask_blocking(kind, connection, request))
     return accepted
 
@@ -146,7 +146,7 @@ async def _ask(kind: str, connection: Any, request: Request) -> str:
         case _:
             from sqlalchemy import text
 
-            result = await connection.execute(text(f"SELECT {request.function}(:argument)"), _named(request))
+            result = await connection.execute(text(f"SELECT {request.function}(:argument)"), _find_named(request))
             answer = result.scalar_one()
     return answer
 
@@ -164,23 +164,23 @@ def _ask_blocking(kind: str, connection: Any, request: Request) -> str:
         case _:
             from sqlalchemy import text
 
-            result = connection.execute(text(f"SELECT {request.function}(:argument)"), _named(request))
+            result = connection.execute(text(f"SELECT {request.function}(:argument)"), _find_named(request))
             answer = result.scalar_one()
     return answer
 
 
-def _named(request: Request) -> dict[str, str]:
+def _find_named(request: Request) -> dict[str, str]:
     return {"argument": request.argument}
 
 
 def check_connection(connection: object) -> object:
     """Refuse an object that is not a connection of a supported driver."""
-    _kind_of(connection)
+    _find_kind(connection)
     return connection
 
 
-def _checked(connection: Any, *, blocking: bool) -> str:
-    kind = _kind_of(connection)
+def _check(connection: Any, *, blocking: bool) -> str:
+    kind = _find_kind(connection)
     is_blocking = kind in ("psycopg", "sqlalchemy")
     if is_blocking != blocking:
         way = ".sync.submit(…) or submit_many_sync(…)" if is_blocking else "await ….submit(…) or submit_many(…)"
@@ -190,19 +190,19 @@ def _checked(connection: Any, *, blocking: bool) -> str:
         dialect = connection.dialect if hasattr(connection, "dialect") else connection.get_bind().dialect
         if dialect.name != "postgresql":
             raise Invalid("connection", f"is to {dialect.name}", "the PostgreSQL database of the store")
-    elif not _in_transaction(kind, connection):
+    elif not _check_in_transaction(kind, connection):
         raise Invalid("connection", "is in no transaction", "begin one, or leave connection= away")
     return kind
 
 
-def _in_transaction(kind: str, connection: Any) -> bool:
+def _check_in_transaction(kind: str, connection: Any) -> bool:
     if kind == "asyncpg":
         return bool(connection.is_in_transaction())
     # Psycopg begins a transaction automatically unless autocommit is on. 0: idle.
     return not connection.autocommit or connection.info.transaction_status != 0
 
 
-def _kind_of(connection: object) -> str:
+def _find_kind(connection: object) -> str:
     for one in type(connection).__mro__:
         kind = _KINDS.get((one.__module__.partition(".")[0], one.__name__))
         if kind is not None:
@@ -211,7 +211,7 @@ def _kind_of(connection: object) -> str:
 
 
 @contextmanager
-def _refusals(store: Transactional) -> Iterator[None]:
+def _explain_refusal(store: Transactional) -> Iterator[None]:
     """Explain the error if the connection is not to the store. Other errors are raised unchanged."""
     try:
         yield

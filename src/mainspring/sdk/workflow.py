@@ -15,11 +15,13 @@ from mainspring.core.model.schedules.job import Overlap
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.workflows.fan_out import AT_A_TIME
 from mainspring.core.model.workflows.workflow import Node, check_nodes
-from mainspring.sdk.dependencies import When, checked_rule
+from mainspring.sdk.calls.new_runs import build_run
+from mainspring.sdk.calls.options import Options, PreparedCall
+from mainspring.sdk.dependencies import When, check_rule
 from mainspring.sdk.fan_out import FanOut, OnFailure
 from mainspring.sdk.handle import RunHandle
 from mainspring.sdk.policies import CatchUp
-from mainspring.sdk.task import Options, Prepared, Submitter, new_run
+from mainspring.sdk.task import Submitter
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
@@ -30,12 +32,12 @@ T = TypeVar("T")
 class Step(Generic[T]):
     """A call of a workflow that is being built."""
 
-    def __init__(self, flow: "Workflow", name: str, call: Prepared[T], after: tuple[str, ...], when: When) -> None:
+    def __init__(self, flow: "Workflow", name: str, call: PreparedCall[T], after: tuple[str, ...], when: When) -> None:
         self.flow = flow
         self.name = name
         self.call = call
         self.after = after
-        self.rule = checked_rule(when)
+        self.rule = check_rule(when)
 
     def __repr__(self) -> str:
         return f"Step({self.name!r})"
@@ -54,7 +56,7 @@ class Workflow:
 
     def add(
         self,
-        call: Prepared[T],
+        call: PreparedCall[T],
         *,
         after: "Sequence[Step[Any]]" = (),
         when: When = "all-succeeded",
@@ -65,7 +67,7 @@ class Workflow:
 
         The default name is the name of the task, with a number if that is taken.
         """
-        if not isinstance(call, Prepared):
+        if not isinstance(call, PreparedCall):
             raise Invalid("call", f"{call!r:.40} is not prepared", "flow.add(task.prepare(…))")
         if call.options.depends_on:
             raise Invalid("depends_on", "does not go with a workflow", "flow.add(call, after=[…])")
@@ -137,15 +139,15 @@ class Workflow:
         schedule = Interval(every=parse_duration(interval, "every"))
         self._app.schedule_call(self._plan(), schedule, self.name, overlap, catch_up)
 
-    def _plan(self) -> Prepared[Any]:
+    def _plan(self) -> PreparedCall[Any]:
         """Return the call that creates an instance."""
         # Imported here, because it takes 100 ms and most programs have no recurring workflow.
         from mainspring.http.schemas.workflows import WorkflowPlan
-        from mainspring.sdk.backends.remote import node_in
+        from mainspring.sdk.backends.remote import build_node_in
 
         nodes, _ = self._nodes()
-        plan = WorkflowPlan(name=self.name, nodes={node.name: node_in(node) for node in nodes})
-        return Prepared(WORKFLOW, msgspec.json.encode(plan), Options(), lambda result: result)
+        plan = WorkflowPlan(name=self.name, nodes={node.name: build_node_in(node) for node in nodes})
+        return PreparedCall(WORKFLOW, msgspec.json.encode(plan), Options(), lambda result: result)
 
     def _nodes(self) -> tuple[list[Node], str]:
         steps = list(self._steps.values())
@@ -175,7 +177,7 @@ class Workflow:
 def _node(step: Step[Any], tenant: str) -> Node:
     if step.call.options.unique is not None:
         raise Invalid("unique", "does not go with a workflow", "submit the workflow once")
-    run = new_run(RunId(""), step.call, tenant)
+    run = build_run(RunId(""), step.call, tenant)
     return Node(name=step.name, run=run, after=step.after, rule=step.rule)
 
 

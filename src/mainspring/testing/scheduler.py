@@ -64,7 +64,7 @@ class _Session:
         self.loop.begin()
         self._stack.callback(self.loop.end)
         try:
-            self._stack.enter_context(self.app.standing_in(self._runtime))
+            self._stack.enter_context(self.app.replace_runtime(self._runtime))
             self._stack.callback(lambda: self.loop.command(self.cluster.close()).result())
             self.loop.command(self.cluster.open()).result()
         except BaseException:

@@ -184,9 +184,9 @@ def set_profile(
     if not name.isprintable() or not name or any(not part.isprintable() for part in (url, store, key_file, tenant)):
         raise Invalid("profile", "has characters that cannot be printed, or no name")
     if url:
-        from mainspring.sdk.backends.client import checked_url
+        from mainspring.sdk.backends.client import check_url
 
-        url = checked_url(url)
+        url = check_url(url)
     key = sys.stdin.readline().strip() if key_stdin else ""
     if key_stdin and not (key and key.isprintable()):
         raise Invalid("--key-stdin", "there is no key on stdin")

@@ -14,8 +14,8 @@ from mainspring.contrib.django.database import atomic_connection, database_store
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.names import check_name, check_tenant
 from mainspring.sdk.app import Mainspring
+from mainspring.sdk.calls.options import PreparedCall
 from mainspring.sdk.handle import SyncHandle
-from mainspring.sdk.task import Prepared
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class DjangoMainspring(Mainspring):
         return load(flags, file=file, defaults=defaults, code=(SETTING, own))
 
     def submit_many_sync(
-        self, calls: Iterable[Prepared[T]], *, connection: object | None = None
+        self, calls: Iterable[PreparedCall[T]], *, connection: object | None = None
     ) -> list[SyncHandle[T]]:
         """Submit as ``submit_many`` does, for blocking code.
 
@@ -67,7 +67,7 @@ class DjangoMainspring(Mainspring):
 
     def _atomic_connection(self) -> object | None:
         # A test in virtual time uses the memory store.
-        found = None if self._stand_in is not None else atomic_connection()
+        found = None if self._test_runtime is not None else atomic_connection()
         return found if found is not None and self.settings().store == database_store() else None
 
 

@@ -11,8 +11,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.handler_errors import InvalidPayload
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.tasks.argument_schema import describe_arguments
-from mainspring.sdk.arguments.values import encode, from_json, leaves, not_a_number, readable_type
-from mainspring.sdk.context import Context, context_for
+from mainspring.sdk.arguments.values import choose_type, encode, find_not_a_number, from_json, list_leaves
+from mainspring.sdk.context import Context, build_context
 
 #: JSON turns these into strings and arrays; without an annotation they cannot be restored.
 _TYPED_ONLY = (bytes, bytearray, memoryview, set, frozenset)
@@ -62,7 +62,7 @@ class Arguments:
                 continue
             if parameter.kind not in _KINDS:
                 raise Invalid(task, f"parameter {parameter} has no name of its own", "payloads are JSON objects")
-            kind = readable_type(task, f"the argument {name!r}", hints.get(name, Any))
+            kind = choose_type(task, f"the argument {name!r}", hints.get(name, Any))
             fields.append((name, kind) if parameter.default is parameter.empty else (name, kind, parameter.default))
         self._full = self._signature
         if self.wants_context or self.markers:
@@ -73,7 +73,7 @@ class Arguments:
         returned = hints.get("return", Any)
         # A function that always raises.
         returned = Any if returned in (Never, NoReturn) else returned
-        self._result: Any = readable_type(task, "its result", returned)
+        self._result: Any = choose_type(task, "its result", returned)
         #: The names of the arguments of a call.
         self.names = tuple(field[0] for field in fields)
         #: The arguments without a type, which are read back as plain JSON values.
@@ -122,23 +122,23 @@ class Arguments:
         """Encode the payload of a call with one argument."""
         return self.encode((item,), {})
 
-    def in_full(self, payload: bytes) -> bytes:
+    def fill_in_defaults(self, payload: bytes) -> bytes:
         """Return the payload with the default values that the call left out."""
         return encode(msgspec.structs.asdict(self._decode(payload)))
 
     def _check_said(self, name: str, value: object) -> None:
         """Refuse an argument that JSON would silently change. A tuple may become a list."""
-        odd = not_a_number(value)
+        odd = find_not_a_number(value)
         if odd is not None:
             raise Invalid("arguments", f"`{name}` holds {odd}, which JSON cannot say")
-        for leaf in leaves(value) if name in self._untyped else ():
+        for leaf in list_leaves(value) if name in self._untyped else ():
             if isinstance(leaf, _TYPED_ONLY):
                 kind = type(leaf).__name__
                 raise Invalid("arguments", f"`{name}` holds {kind}, which JSON cannot say", "annotate the parameter")
 
     def decode(self, held: HeldRun) -> tuple[tuple[Context, ...], dict[str, object]]:
         """Decode a run into a call: the context, if the function takes one, and the named arguments."""
-        first = (context_for(held, self.app),) if self.wants_context else ()
+        first = (build_context(held, self.app),) if self.wants_context else ()
         named: dict[str, object] = {} if self.provide is None else dict(self.provide())
         if self.names:
             values = self._read(b"{}" if held.payload == b"null" else held.payload)

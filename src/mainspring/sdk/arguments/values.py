@@ -59,23 +59,23 @@ def encode_result(result: object, field: str = "result") -> bytes | None:
         encoded = encode(result)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidResult(field, f"cannot be written as JSON: {error}") from None
-    if encoded.find(b"null") >= 0 and (odd := not_a_number(result)) is not None:
+    if encoded.find(b"null") >= 0 and (odd := find_not_a_number(result)) is not None:
         raise InvalidResult(field, f"holds {odd}, which JSON cannot say")
     return encoded
 
 
-def not_a_number(value: object) -> str | None:
+def find_not_a_number(value: object) -> str | None:
     """Return the first non-finite float in a value, which JSON would write as null."""
-    found = leaves(msgspec.to_builtins(value, enc_hook=to_json))
+    found = list_leaves(msgspec.to_builtins(value, enc_hook=to_json))
     return next((str(leaf) for leaf in found if isinstance(leaf, float) and not math.isfinite(leaf)), None)
 
 
-def leaves(value: object) -> Iterator[object]:
+def list_leaves(value: object) -> Iterator[object]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for item in value:
-            yield from leaves(item)
+            yield from list_leaves(item)
     else:
         yield value
 
@@ -87,7 +87,7 @@ class _AcceptsAll(type):
         return True
 
 
-def readable_type(task: str, what: str, kind: Any) -> Any:
+def choose_type(task: str, what: str, kind: Any) -> Any:
     """Return the type itself, or a type that Pydantic reads if msgspec does not read it in full.
 
     msgspec reads its own constraints (``msgspec.Meta``). It ignores those of Pydantic and annotated-types, also on

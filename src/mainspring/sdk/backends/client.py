@@ -40,9 +40,9 @@ class ApiClient:
         self.clock = clock
         self._patience = PATIENCE if patience is None else patience
         self._random = Random()
-        headers = {} if key is None else {"authorization": f"Bearer {_checked_key(key)}"}
+        headers = {} if key is None else {"authorization": f"Bearer {_check_key(key)}"}
         self._http = httpx2.AsyncClient(
-            base_url=checked_url(url), headers=headers, timeout=_TIMEOUT, transport=transport, follow_redirects=False
+            base_url=check_url(url), headers=headers, timeout=_TIMEOUT, transport=transport, follow_redirects=False
         )
 
     async def close(self) -> None:
@@ -76,11 +76,11 @@ class ApiClient:
         """Yield the lines of a stream as they arrive. Use ``contextlib.aclosing`` if you may stop early."""
         try:
             async with self._http.stream(
-                "GET", path, params=_query(query), headers=headers, timeout=httpx2.Timeout(60, connect=5)
+                "GET", path, params=_build_query(query), headers=headers, timeout=httpx2.Timeout(60, connect=5)
             ) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()
-                    raise _error(answer)
+                    raise _build_error(answer)
                 async for line in answer.aiter_lines():
                     yield line
         except httpx2.TransportError as error:
@@ -97,7 +97,9 @@ class ApiClient:
         while True:
             wait = pause
             try:
-                answer = await self._http.request(method, path, content=content, params=_query(query), headers=headers)
+                answer = await self._http.request(
+                    method, path, content=content, params=_build_query(query), headers=headers
+                )
             except httpx2.TransportError as error:
                 # Without a connection nothing was sent, so a retry is safe.
                 safe = repeatable or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
@@ -111,19 +113,19 @@ class ApiClient:
                 # The request was refused before anything was done, or is safe to repeat.
                 again = answer.status_code == 429 or (answer.status_code in _AGAIN and repeatable)
                 if not again or self.clock.monotonic() + wait > give_up_at:
-                    raise _error(answer)
+                    raise _build_error(answer)
             await self.clock.sleep(round(wait * (1 + self._random.random() / 4)))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _checked_key(key: str) -> str:
+def _check_key(key: str) -> str:
     # The key is not shown: it may be valid except for a trailing line break.
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise Invalid("key", "is not a key", "letters, digits and signs of ASCII, without spaces and line ends")
     return key
 
 
-def checked_url(url: str) -> str:
+def check_url(url: str) -> str:
     try:
         read = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -133,7 +135,7 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _query(given: Mapping[str, object] | None) -> dict[str, str]:
+def _build_query(given: Mapping[str, object] | None) -> dict[str, str]:
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in (given or {}).items()
@@ -141,7 +143,7 @@ def _query(given: Mapping[str, object] | None) -> dict[str, str]:
     }
 
 
-def _error(answer: httpx2.Response) -> MainspringError:
+def _build_error(answer: httpx2.Response) -> MainspringError:
     status = answer.status_code
     try:
         problem = msgspec.json.decode(answer.content, type=Problem)

@@ -18,7 +18,7 @@ from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Accepted
 from mainspring.features.broadcasts.service import build_copies
-from mainspring.sdk.task import Prepared
+from mainspring.sdk.calls.options import PreparedCall
 
 #: The options that callers set for runs whose tasks are declared elsewhere. The task catalog has the other options.
 Given: TypeAlias = Mapping[RunId, Collection[str]]
@@ -70,7 +70,7 @@ class Backend(Protocol):
     async def resume_queue(self, queue: str, author: Author) -> None: ...
 
 
-def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> list[RunId]:
+def make_run_ids(backend: Backend, calls: Sequence[PreparedCall[Any]], tenant: str) -> list[RunId]:
     """Return ids for calls, in order. Ids of the same tenant and placement are created together."""
     if len(calls) == 1:
         options = calls[0].options
@@ -160,7 +160,7 @@ class StoreBackend:
     async def _named(self, name: str, author: Author) -> JobId:
         job = await self._runtime.store.job_named(author.tenant or "", name)
         if job is None:
-            raise no_job(name)
+            raise explain_no_job(name)
         return job
 
     async def _check_end(self, until: Instant | None) -> None:
@@ -168,12 +168,12 @@ class StoreBackend:
             check_ahead(until, await self._runtime.store.now(), "until")
 
 
-def no_job(name: str) -> NotFound:
+def explain_no_job(name: str) -> NotFound:
     return NotFound(f"there is no recurring job {name!r:.60}")
 
 
 def _check_state(name: str, state: JobState | None, wanted: JobState) -> None:
     if state is None:
-        raise no_job(name)
+        raise explain_no_job(name)
     if state is not wanted:
         raise Conflict(f"the job is {state.value}")

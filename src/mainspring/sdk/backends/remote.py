@@ -30,7 +30,7 @@ from mainspring.http.schemas.limits import render_breaker, render_limits, render
 from mainspring.http.schemas.runs import RunOut
 from mainspring.http.schemas.workflows import NodeIn, WorkflowIn, WorkflowMade
 from mainspring.sdk.backends.client import ApiClient
-from mainspring.sdk.backends.embedded import Given, no_job
+from mainspring.sdk.backends.embedded import Given, explain_no_job
 
 Fields = TypeVar("Fields", JobIn, BroadcastIn)
 
@@ -69,11 +69,11 @@ class RemoteBackend:
             run.check()
         places = {run.id: f"#{number}" for number, run in enumerate(runs)}
         if len(runs) == 1:
-            job = leave_open(job_in(runs[0]), given.get(runs[0].id))
+            job = choose_open_fields(build_job_in(runs[0]), given.get(runs[0].id))
             try:
                 made = await self._client.ask("POST", "/v1/jobs", JobOut, body=job, repeatable=True)
             except Conflict as error:
-                return [_in_conflict(str(error))]
+                return [_read_conflict(str(error))]
             return [Accepted(RunId(made.job_id), RunState(made.status), True)]
         accepted: list[Accepted] = []
         if len(runs) > LARGEST_BATCH and any(run.after is not None for run in runs):
@@ -82,19 +82,19 @@ class RemoteBackend:
             )
         for start in range(0, len(runs), LARGEST_BATCH):
             part = runs[start : start + LARGEST_BATCH]
-            body = {"jobs": [leave_open(job_in(run, places), given.get(run.id)) for run in part]}
+            body = {"jobs": [choose_open_fields(build_job_in(run, places), given.get(run.id)) for run in part]}
             answer = await self._client.ask("POST", "/v1/jobs/batch", BatchOut, body=body, repeatable=True)
-            accepted += [_accepted(item) for item in answer.items]
+            accepted += [_read_accepted(item) for item in answer.items]
         return accepted
 
     async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
-        body = leave_open(broadcast_in(run), given.get(run.id))
+        body = choose_open_fields(build_broadcast_in(run), given.get(run.id))
         answer = await self._client.ask("POST", "/v1/broadcasts", BroadcastOut, body=body, repeatable=True)
         state = RunState.SCHEDULED if run.at is not None or run.delay else RunState.QUEUED
         return [Accepted(RunId(made.run_id), state, True) for made in answer.runs]
 
     async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
-        given = {node.name: node_in(node) for node in nodes}
+        given = {node.name: build_node_in(node) for node in nodes}
         key = self._ids.run(self.clock.now(), 0)
         body = WorkflowIn(name=name, nodes=given, tenant=tenant, idempotency_key=key)
         made = await self._client.ask("POST", "/v1/workflows", WorkflowMade, body=body, repeatable=True)
@@ -106,7 +106,7 @@ class RemoteBackend:
 
     async def parents(self, run: RunId) -> list[RunView]:
         page = await self._client.ask("GET", f"/v1/runs/{run}/parents", Page[RunOut])
-        return [view_of(parent) for parent in page.items]
+        return [build_view(parent) for parent in page.items]
 
     async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]:
         return list(await asyncio.gather(*(self._run(run) for run in runs)))
@@ -128,13 +128,13 @@ class RemoteBackend:
         return found
 
     async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
-        await self._change_job(name, author, "pause", _pause_in(author, until))
+        await self._change_job(name, author, "pause", _build_pause(author, until))
 
     async def resume_job(self, name: str, author: Author) -> None:
         await self._change_job(name, author, "resume")
 
     async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
-        body = {"tenant": author.tenant, **_pause_in(author, until)}
+        body = {"tenant": author.tenant, **_build_pause(author, until)}
         await self._client.ask("POST", f"/v1/queues/{quote(queue, safe='')}/pause", Raw, body=body, repeatable=True)
 
     async def resume_queue(self, queue: str, author: Author) -> None:
@@ -153,21 +153,21 @@ class RemoteBackend:
                 if job.name == name:
                     return job.job_id
             if page.next_cursor is None:
-                raise no_job(name)
+                raise explain_no_job(name)
             query["cursor"] = page.next_cursor
 
     async def _run(self, run: RunId) -> RunView | None:
         try:
-            return view_of(await self._client.ask("GET", f"/v1/runs/{run}", RunOut))
+            return build_view(await self._client.ask("GET", f"/v1/runs/{run}", RunOut))
         except NotFound:
             return None
 
 
-def _pause_in(author: Author, until: Instant | None) -> dict[str, str]:
+def _build_pause(author: Author, until: Instant | None) -> dict[str, str]:
     return {"why": author.why} | ({} if until is None else {"until": isoformat(until)})
 
 
-def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
+def build_job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
     """Return the request body that creates this run. ``places``: the names of other runs of the same batch.
 
     Every option is set explicitly, even a default, because the task may declare another default.
@@ -206,30 +206,30 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
     )
 
 
-def leave_open(job: Fields, given: Collection[str] | None) -> Fields:
+def choose_open_fields(job: Fields, given: Collection[str] | None) -> Fields:
     """Remove the options that the task itself declares. ``given``: the options that the caller sets."""
     if given is None:
         return job
     return msgspec.structs.replace(job, **dict.fromkeys(DECLARED - set(given), UNSET))
 
 
-def node_in(node: Node) -> NodeIn:
+def build_node_in(node: Node) -> NodeIn:
     """Return the request body that creates this node."""
-    job = job_in(node.run)
+    job = build_job_in(node.run)
     fields = {field: getattr(job, field) for field in JobFields.__struct_fields__}
     return NodeIn(**fields, after=node.after, when=node.rule.value)
 
 
-def broadcast_in(run: NewRun) -> BroadcastIn:
+def build_broadcast_in(run: NewRun) -> BroadcastIn:
     """Return the request body that creates this run for every worker."""
-    job = job_in(run)
+    job = build_job_in(run)
     if run.idempotency is not None or run.unique is not None:
         raise Invalid("unique", "does not go with a broadcast", "each worker has a run of its own")
     given = {name: getattr(job, name) for name in (*JobFields.__struct_fields__, "tenant")}
     return BroadcastIn(**given, broadcast_id=run.id)
 
 
-def view_of(run: RunOut) -> RunView:
+def build_view(run: RunOut) -> RunView:
     created = parse_instant(run.created_at)
     return RunView(
         id=RunId(run.run_id),
@@ -243,14 +243,14 @@ def view_of(run: RunOut) -> RunView:
         created_at=created,
         reason=run.reason,
         job_id=None if run.job_id == run.run_id else JobId(run.job_id),
-        scheduled_at=_instant(run.tick),
-        queued_at=_instant(run.queued_at),
-        started_at=_instant(run.start_time),
-        finished_at=_instant(run.end_time),
+        scheduled_at=_parse_instant(run.tick),
+        queued_at=_parse_instant(run.queued_at),
+        started_at=_parse_instant(run.start_time),
+        finished_at=_parse_instant(run.end_time),
         result=None if run.result is UNSET else bytes(run.result),
         error=run.error_message,
         payload=None if run.payload is UNSET else bytes(run.payload),
-        about=_about(run),
+        about=_build_about(run),
         executor=run.executor_id or "",
         replay_of=None if run.replay_of is None else RunId(run.replay_of),
         progress=None
@@ -262,29 +262,29 @@ def view_of(run: RunOut) -> RunView:
     )
 
 
-def _instant(text: str | None) -> Instant | None:
+def _parse_instant(text: str | None) -> Instant | None:
     return None if text is None else parse_instant(text)
 
 
-def _accepted(item: BatchItem) -> Accepted:
+def _read_accepted(item: BatchItem) -> Accepted:
     if item.job_id is not None and item.status is not None:
         return Accepted(RunId(item.job_id), RunState(item.status), True)
     problem = item.problem
     if problem is None:
         raise StoreUnavailable("the API said nothing of a job of the batch")
     if problem.status == 409:
-        return _in_conflict(problem.detail)
+        return _read_conflict(problem.detail)
     if problem.status == 400:
         raise Invalid(problem.field or "job", problem.detail.removeprefix(f"{problem.field}: "), problem.hint)
     raise StoreUnavailable(problem.detail or problem.title)
 
 
-def _in_conflict(detail: str) -> Accepted:
+def _read_conflict(detail: str) -> Accepted:
     """Read the id of the existing run from the last word of the error detail."""
     return Accepted(RunId(detail.rpartition(" ")[2]), RunState.QUEUED, False, conflict=True)
 
 
-def _about(run: RunOut) -> About | None:
+def _build_about(run: RunOut) -> About | None:
     parent = None if run.parent_id is None else RunId(run.parent_id)
     about = About(
         name=run.name,

@@ -197,9 +197,9 @@ async def _request(
     client: Client, declared: Declaration, *, apply_now: bool = False, confirmed: bool = False, strict: bool = False
 ) -> "ReconcileOut":
     from mainspring.features.schedules.operations import ReconcileOut
-    from mainspring.sdk.reconcile import PATH, request
+    from mainspring.sdk.reconcile import PATH, build_request
 
-    body = request(declared.source, client.tenant, declared.schedules)
+    body = build_request(declared.source, client.tenant, declared.schedules)
     if apply_now:
         body = msgspec.structs.replace(body, dry_run=False, remove=confirmed, take_over=confirmed, strict=strict)
     # Safe to repeat: a second request finds the steps applied.

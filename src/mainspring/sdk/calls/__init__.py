@@ -1,0 +1,1 @@
+"""Calls of tasks: their options, their runs and how they are submitted."""

@@ -1,0 +1,1 @@
+"""Event loops that an application uses."""

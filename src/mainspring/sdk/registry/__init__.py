@@ -1,0 +1,1 @@
+"""Declare tasks and schedules."""
