@@ -1,10 +1,13 @@
 """Fixtures for every test: a real PostgreSQL server, and a fresh database in it."""
 
 import asyncio
+import random
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -13,6 +16,7 @@ import time_machine
 
 from mainspring.cli import logs
 from mainspring.core.runtime.tasks import cancel_and_wait
+from mainspring.sdk.blocking import BlockingLoop
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.kept_connections import KeptConnections
@@ -46,6 +50,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--wall-clock", help="start with the clock of this process at this time: 2026-12-31T23:59:50Z")
+    parser.addoption("--shuffle", metavar="SEED", help="run the modules, and the tests of each, in a random order")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,11 +66,26 @@ def _wall_clock(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep each ``xdist_group`` in one process: pytest 9.2 ignores where pytest-xdist 3.8 writes the group."""
+    """Shuffle the tests, if asked. Keep each ``xdist_group`` in one process: pytest 9.2 ignores where 3.8 writes it."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        _shuffle(items, seed)
     for item in items if getattr(config.option, "loadgroup", False) else ():
         mark = item.get_closest_marker("xdist_group")
         if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
             item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
+
+
+def _shuffle(items: list[pytest.Item], seed: str) -> None:
+    """Shuffle by module: fixtures of a module are set up once. Every process of pytest-xdist gets the same order."""
+    chance = random.Random(seed)
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+    paths = list(modules)
+    chance.shuffle(paths)
+    for tests in modules.values():
+        chance.shuffle(tests)
+    items[:] = [item for path in paths for item in modules[path]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -82,6 +102,22 @@ def _structlog_stays_unconfigured() -> Iterator[None]:
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _pages_stay_out_of_each_others_imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget modules that a test has written and imported: another one may write a module of the same name."""
+    before = set(sys.modules)
+    yield
+    folder = tmp_path_factory.getbasetemp()
+    for name in sys.modules.keys() - before:
+        if _is_in(folder, sys.modules[name]):
+            del sys.modules[name]
+
+
+def _is_in(folder: Path, module: ModuleType) -> bool:
+    origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return isinstance(origin, str) and Path(origin).is_relative_to(folder)
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +162,23 @@ async def _no_task_outlives_its_test() -> AsyncIterator[None]:
     yield
     if left := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.gather(*map(cancel_and_wait, left))
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking_loop_outlives_its_test() -> Iterator[None]:
+    """Stop the event loops that blocking calls of applications have started: each has a thread and open files."""
+    started: set[BlockingLoop] = set()
+    start = BlockingLoop._started
+
+    def record(loop: BlockingLoop) -> asyncio.AbstractEventLoop:
+        started.add(loop)
+        return start(loop)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockingLoop, "_started", record)
+        yield
+    for loop in started:
+        loop.close()
 
 
 @pytest.fixture

@@ -69,5 +69,3 @@ async def test_the_code_of_the_transactions_page(
         await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
         await admin.close()
         await connection.close()
-        sys.modules.pop(shop.stem, None)
-        sys.modules.pop(script.stem, None)

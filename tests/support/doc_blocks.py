@@ -1,7 +1,6 @@
 """Write the Python blocks of a page into files, as a reader would."""
 
 import re
-import sys
 from pathlib import Path
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -21,6 +20,4 @@ def write_blocks(page: Path, folder: Path) -> list[Path]:
     for path, blocks in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(blocks))
-        # Another page may have a file of the same name.
-        sys.modules.pop(path.stem, None)
     return list(files)

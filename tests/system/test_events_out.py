@@ -173,7 +173,6 @@ def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
     made.server.shutdown()
     thread.join()
     made.server.server_close()
-    sys.modules.pop("receiver", None)
 
 
 async def test_webhook_deliveries_are_signed_and_retried_and_rejected_ones_are_dead_letters(
