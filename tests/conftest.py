@@ -16,7 +16,7 @@ import time_machine
 
 from mainspring.cli import logs
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.sdk.blocking import BlockingLoop
+from mainspring.sdk.loops.blocking import BlockingLoop
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.kept_connections import KeptConnections
