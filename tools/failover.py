@@ -131,7 +131,7 @@ async def _count(store: PostgresStore, load: Load) -> tuple[int, int, int]:
         )
         return row["there"], row["twice"], done
 
-    return await store._engine.run(work)
+    return await store._database.run(work)
 
 
 async def main() -> int:

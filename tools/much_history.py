@@ -12,7 +12,7 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant
 from mainspring.core.model.schedules.job import version_body_id
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, day_of
+from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, compute_day
 
 _CHUNK = 250_000
 _TASKS = 20
@@ -110,7 +110,7 @@ async def write_history(
 ) -> None:
     """``jobs`` have ticks; whoever filled the store before has made them."""
     begin, step = now - days * DAY, days * DAY / runs
-    all_days = set(range(day_of(begin), day_of(now) + 1))
+    all_days = set(range(compute_day(begin), compute_day(now) + 1))
     await store._partitions.make(dict.fromkeys(FAMILIES.keys() - HISTORIES.values(), all_days))
     connection = await asyncpg.connect(dsn, server_settings={"search_path": store._db.schema})
     try:

@@ -36,7 +36,7 @@ class Statements:
     async def _prepare(self) -> None:
         submitting, claiming, settling = self._connections
         for kind, name in ((1, "default"), (2, TASK), (3, QUEUE)):
-            await submitting.execute(*self._sql["intern"].bind(kind=kind, names=[name]))
+            await submitting.execute(*self._sql["add_names"].bind(kind=kind, names=[name]))
         self._names = {row["name"]: row["id"] for row in await submitting.fetch(*self._sql["names"].bind())}
         self._session = await claiming.fetchval(
             *self._sql["open_session"].bind(
@@ -56,7 +56,7 @@ class Statements:
         )
         self._submit = await submitting.prepare(self._sql["submit_now"].text)
         self._claim = await claiming.prepare(self._sql["claim"].text)
-        self._complete = await settling.prepare(self._sql["settle_succeeded"].text)
+        self._complete = await settling.prepare(self._sql["complete_succeeded"].text)
         self._constant = {
             "task": [self._names[TASK]] * SUBMIT,
             "policy": [None] * SUBMIT,
@@ -94,7 +94,7 @@ class Statements:
         return await self._claim.fetch(*values)
 
     async def complete(self, held: list[asyncpg.Record]) -> None:
-        _, *values = self._sql["settle_succeeded"].bind(
+        _, *values = self._sql["complete_succeeded"].bind(
             runs=[row["id"] for row in held],
             fences=[row["fence"] for row in held],
             results=[None] * len(held),

@@ -51,7 +51,7 @@ class PostgresSite:
         # The last in the queue is found in one step. Only when there is none, rows that are running are looked for
         # among the many that are gone: asked all the time, that would cost a good part of what is measured.
         last = await self._connection.fetchval(
-            f"SELECT id FROM {self._schema}.run WHERE lane = 0 AND state = 3 "
+            f"SELECT id FROM {self._schema}.run WHERE claim_group = 0 AND state = 3 "
             f"AND queue = (SELECT n.id FROM {self._schema}.name n WHERE n.kind = 3 AND n.name = $1) "
             "ORDER BY rank DESC, id DESC LIMIT 1",
             QUEUE,

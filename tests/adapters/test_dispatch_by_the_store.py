@@ -25,7 +25,7 @@ from mainspring.stores.postgres.rank_floors import RankFloors
 from tests.support.builders import some_runs
 
 #: The statements from the submit to the completion of a run without hints.
-CYCLE = ["submit_now", "claim", "settle_succeeded"]
+CYCLE = ["submit_now", "claim", "complete_succeeded"]
 
 
 class ObservedStore:
@@ -52,7 +52,7 @@ class ObservedStore:
         assert len(held) == 10
         await self._let_the_driver_log()
         # Submits read once per second which queues have label sets.
-        return [name for name in self.sent if name != "laned_queues"]
+        return [name for name in self.sent if name != "grouped_queues"]
 
     async def _let_the_driver_log(self) -> None:
         """The driver calls its loggers in the next turns of the loop."""

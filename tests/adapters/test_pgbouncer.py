@@ -40,10 +40,10 @@ async def store(postgres_database: str) -> AsyncIterator[PostgresStore]:
 
 
 async def test_the_store_detects_the_pooler(store: PostgresStore, postgres_database: str) -> None:
-    assert store._engine.servers.pooled
+    assert store._database.servers.pooled
     direct = PostgresStore(postgres_database, shards=4)
     await direct.open()
-    assert not direct._engine.servers.pooled
+    assert not direct._database.servers.pooled
     await direct.close()
 
 
@@ -85,8 +85,8 @@ async def test_a_tenant_scope_sees_its_own_tenant_only(store: PostgresStore, pos
         return int(await connection.fetchval("SELECT count(*) FROM mainspring.run"))
 
     # The tenant scope ends with its transaction: the role that is bound by RLS sees nothing without one.
-    readers = await store._wall.readers()
-    assert readers is not store._engine
+    readers = await store._reader_role.readers()
+    assert readers is not store._database
     assert await readers.run(count_runs) == 0
 
 

@@ -18,7 +18,7 @@ from mainspring.core.store import Accepted, Demand, NewSession, Retention
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
-from mainspring.stores.postgres.rows import bucket_of
+from mainspring.stores.postgres.rows import compute_bucket
 from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_policy, a_run
 from tests.support.databases import create_database, drop_database, with_database
@@ -463,7 +463,7 @@ async def test_a_second_submit_of_the_same_ids_is_recognized_after_the_runs_ende
 async def test_known_bodies_are_those_that_were_asked_for(store: PostgresStore) -> None:
     one, other = a_run(), a_run()
     await store.submit([one, other])
-    rows = await store._engine.fetch("known_bodies", runs=[one.id], buckets=[bucket_of(one)])
+    rows = await store._database.fetch("known_bodies", runs=[one.id], buckets=[compute_bucket(one)])
     assert [row["id"] for row in rows] == [one.id]
 
 

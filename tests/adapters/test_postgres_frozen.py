@@ -151,10 +151,10 @@ async def test_a_claim_that_began_before_a_run_was_due_records_no_start_before_t
         await store.submit([run])
         queue = await connection.fetchval("SELECT id FROM mainspring.name WHERE kind = 3 AND name = 'default'")
         await connection.fetch(
-            *store._engine.sql["claim"].bind(session=worker, claim=2, queues=[queue], limits=[1], start_ranks=[0])
+            *store._database.sql["claim"].bind(session=worker, claim=2, queues=[queue], limits=[1], start_ranks=[0])
         )
 
-    await store._engine.transaction(claim)
+    await store._database.transaction(claim)
     view = (await store.runs([run.id]))[0]
     assert view is not None
     assert view.state is RunState.RUNNING

@@ -58,7 +58,7 @@ async def count_pages(store: PostgresStore, worker: int, floor: int) -> int:
 
     async def claim(connection: Connection) -> int:
         queue = await connection.fetchval("SELECT id FROM mainspring.name WHERE kind = 3 AND name = 'default'")
-        text, *values = store._engine.sql["claim"].bind(
+        text, *values = store._database.sql["claim"].bind(
             session=worker, claim=1_000_000, queues=[queue], limits=[1], start_ranks=[floor]
         )
         transaction = connection.transaction()
@@ -68,7 +68,7 @@ async def count_pages(store: PostgresStore, worker: int, floor: int) -> int:
         [scan] = [node for node in flatten(json.loads(plan)[0]["Plan"]) if node.get("Index Name") == "run_ready"]
         return int(scan["Shared Hit Blocks"] + scan["Shared Read Blocks"])
 
-    return await store._engine.run(claim)
+    return await store._database.run(claim)
 
 
 @pytest.mark.usefixtures("left_open")
@@ -80,9 +80,9 @@ async def test_a_more_urgent_run_is_claimed_although_claims_begin_at_a_floor(sto
     seconds = 0.0
     # The store measures how slow the front is by its own clock; here it stands still until the test moves it.
     store._ranks = RankFloors(lambda: seconds)
-    began = store._ranks.begin()
+    began = store._ranks.read_clock()
     seconds += 0.02
-    store._ranks.looked(began, 1_000_000, {queue: await lowest_rank(store)})
+    store._ranks.record_lookup(began, 1_000_000, {queue: await lowest_rank(store)})
     urgent = a_run(priority=1)
     await store.submit([urgent])
     [held] = await store.claim(worker, 2, [Demand("default", 1)])
@@ -105,7 +105,7 @@ def flatten(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def lowest_rank(store: PostgresStore) -> int:
-    found = await store._engine.run(
+    found = await store._database.run(
         lambda connection: connection.fetchval("SELECT min(rank) FROM mainspring.run WHERE state = 3")
     )
     return int(found)
@@ -125,7 +125,7 @@ async def test_a_vacuum_that_removed_nothing_is_not_repeated_at_once(
 
     async def count_vacuums() -> int:
         count = "SELECT vacuum_count FROM pg_stat_all_tables WHERE relid = 'mainspring.run'::regclass"
-        return int(await store._engine.run(lambda connection: connection.fetchval(count)))
+        return int(await store._database.run(lambda connection: connection.fetchval(count)))
 
     async def is_vacuumed() -> bool:
         # The server counts dead rows a moment after the transaction.

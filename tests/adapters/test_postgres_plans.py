@@ -70,13 +70,13 @@ HOT = {
         "run_pkey",
         {"session": "bigint 1", "claim": "int 1", "queues": "int[] '{1}'", "runs": "uuid[] '{}'"},
     ),
-    "hints_of": ("run_pkey", {"runs": "uuid[] '{}'"}),
+    "hints": ("run_pkey", {"runs": "uuid[] '{}'"}),
     "hints_ready": ("run_ready", {"queues": "text[] NULL", "limit": "int 1000"}),
-    "claim_lanes": (
+    "claim_from_groups": (
         "run_ready",
         {"session": "bigint 1", "claim": "int 1", "queues": "int[] '{1}'", "limits": "int[] '{500}'"},
     ),
-    "claim_best": (
+    "best_runs": (
         "run_ready",
         {
             "queue": "int 1",
@@ -84,28 +84,28 @@ HOT = {
             "excluded_tenants": "int[] '{}'",
             "excluded_runs": "uuid[] '{}'",
             "limit": "int 10",
-            "lane": "int 0",
+            "claim_group": "int 0",
         },
     ),
-    "running_of": ("run_held", {"tenants": "int[] '{1}'"}),
-    "running_of_queue": ("run_held", {"queue": "int 1"}),
-    "active_lanes": ("run_ready", {"queue": "int 1"}),
-    "sort_lanes": (
+    "running_by_tenant": ("run_held", {"tenants": "int[] '{1}'"}),
+    "running_in_queue": ("run_held", {"queue": "int 1"}),
+    "active_claim_groups": ("run_ready", {"queue": "int 1"}),
+    "move_to_claim_groups": (
         "run_ready",
         {
             "queue": "int 1",
-            "lanes": "int[] '{0}'",
+            "claim_groups": "int[] '{0}'",
             "bases": "int[] '{0}'",
             "limit": "int 1000",
             "fair": "boolean true",
             "pooled": "boolean true",
         },
     ),
-    "best_of_lanes": (
+    "best_of_claim_groups": (
         "run_ready",
         {
             "queue": "int 1",
-            "lanes": "int[] '{0}'",
+            "claim_groups": "int[] '{0}'",
             "limits": "int[] '{10}'",
             "tenant": "int NULL",
             "excluded_tenants": "int[] '{}'",
@@ -114,7 +114,7 @@ HOT = {
             "priority": "int NULL",
         },
     ),
-    "settle_succeeded": (
+    "complete_succeeded": (
         "run_pkey",
         {
             "runs": "uuid[] '{}'",
@@ -124,7 +124,7 @@ HOT = {
             "units": "text[] NULL",
         },
     ),
-    "settle_other": (
+    "complete_others": (
         "run_pkey",
         {
             "runs": "uuid[] '{}'",
@@ -147,7 +147,7 @@ HOT = {
         {"jobs": "uuid[] '{}'", "times": "bigint[] '{}'", "targets": "text[] '{}'"},
     ),
     "upcoming": ("waiting_due", {"shards": "smallint[] '{0,1,2,3}'", "until": "bigint 1", "limit": "int 500"}),
-    "beat": (
+    "heartbeat": (
         "run_held",
         {
             "session": "bigint 1",
@@ -158,7 +158,10 @@ HOT = {
         },
     ),
     "lock_limiters": ("limiter_pkey", {"numbers": "bigint[] '{1}'", "peeks": "int[] '{1}'"}),
-    "limit_waiters": ("waiting_limit", {"numbers": "bigint[] '{1}'", "limits": "int[] '{3}'", "seen": "uuid[] '{}'"}),
+    "runs_blocked_by_limiters": (
+        "waiting_limit",
+        {"numbers": "bigint[] '{1}'", "limits": "int[] '{3}'", "seen": "uuid[] '{}'"},
+    ),
     "save_limiters": (
         "waiting_limit",
         {
@@ -171,16 +174,16 @@ HOT = {
             "wake_at": "bigint[] '{NULL}'",
         },
     ),
-    "waking_limiters": ("limiter_wake", {"limit": "int 100"}),
-    "queued_of_breakers": ("run_breaker", {"breakers": "bigint[] '{1}'", "limit": "int 100"}),
-    "awaited_limits": ("waiting_limit", {"after": "bigint -1", "limit": "int 1000"}),
-    "wrong_counts": ("run_limited", {"limit": "int 1000"}),
-    "orphans": ("waiting_p", {"after": "uuid '00000000-0000-0000-0000-000000000000'", "limit": "int 1000"}),
+    "due_limiters": ("limiter_wake", {"limit": "int 100"}),
+    "runs_queued_behind_breakers": ("run_breaker", {"breakers": "bigint[] '{1}'", "limit": "int 100"}),
+    "blocking_limiters": ("waiting_limit", {"after": "bigint -1", "limit": "int 1000"}),
+    "limiters_with_wrong_counts": ("run_limited", {"limit": "int 1000"}),
+    "undecided_children": ("waiting_p", {"after": "uuid '00000000-0000-0000-0000-000000000000'", "limit": "int 1000"}),
     "decide_edges": ("edge_undecided", {"parents": "uuid[] '{}'", "states": "smallint[] '{}'", "limit": "int 100"}),
     "lock_children": ("waiting_p", {"children": "uuid[] '{}'"}),
     "release_children": ("waiting_pkey", {"children": "uuid[] '{}'"}),
-    "skip": ("waiting_pkey", {"runs": "uuid[] '{}'", "reasons": "text[] '{}'"}),
-    "first_of_uniques": ("unique_run_pkey", {"tenants": "int[] '{}'", "keys": "bytea[] '{}'"}),
+    "skip_runs": ("waiting_pkey", {"runs": "uuid[] '{}'", "reasons": "text[] '{}'"}),
+    "unique_runs": ("unique_run_pkey", {"tenants": "int[] '{}'", "keys": "bytea[] '{}'"}),
 }
 
 
@@ -254,12 +257,12 @@ async def test_hot_statements_use_their_indexes_with_any_statistics(
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("let_go", {"keys": "bigint[] '{}'"}),
-        ("settled_before", {"runs": "uuid[] '{}'", "fences": "bigint[] '{}'", "outcomes": "smallint[] '{}'"}),
-        ("stuck_gates", {"limit": "int '1'"}),
+        ("pass_keys_on", {"keys": "bigint[] '{}'"}),
+        ("find_completed", {"runs": "uuid[] '{}'", "fences": "bigint[] '{}'", "outcomes": "smallint[] '{}'"}),
+        ("stuck_ordering_keys", {"limit": "int '1'"}),
         ("stuck_delays", {"limit": "int '1'"}),
         ("events", {"reader": "text '1'", "limit": "int '1'"}),
-        ("facts_of", {"runs": "uuid[] '{}'", "since": "bigint '1'", "max_error": "int '1'"}),
+        ("event_facts", {"runs": "uuid[] '{}'", "since": "bigint '1'", "max_error": "int '1'"}),
         ("release_children", {"children": "uuid[] '{}'"}),
     ],
 )

@@ -45,7 +45,7 @@ async def test_a_transaction_whose_caller_is_cancelled_is_rolled_back(races: Rac
     store = await races.a_store(connections=1)
     holder, blocked, other = a_run(key="k"), a_run(key="k"), a_run()
     await store.submit([holder])
-    holding = await races.hold("gate")
+    holding = await races.hold("key_lock")
     submitting = asyncio.create_task(store.submit([blocked]))
     await races.blocked(submitting)
     for _ in range(cancels):
@@ -65,7 +65,7 @@ async def test_a_transaction_whose_caller_is_cancelled_is_rolled_back(races: Rac
 async def test_callers_that_are_cancelled_while_they_wait_for_a_connection_leak_none(races: Races) -> None:
     store = await races.a_store(connections=1)
     await store.submit([a_run(key="k")])
-    holding = await races.hold("gate")
+    holding = await races.hold("key_lock")
     first = asyncio.create_task(store.submit([a_run(key="k")]))
     await races.blocked(first)
     others = [asyncio.create_task(store.now()) for _ in range(5)]
@@ -190,7 +190,7 @@ async def test_a_backend_that_is_terminated_inside_a_transaction_is_replaced(rac
     store = await races.a_store(connections=1)
     holder, blocked = a_run(key="k"), a_run(key="k")
     await store.submit([holder])
-    holding = await races.hold("gate")
+    holding = await races.hold("key_lock")
     submitting = asyncio.create_task(store.submit([blocked]))
     await races.blocked(submitting)
     # The store retries a transaction that was lost before its commit.
@@ -218,7 +218,7 @@ async def test_a_lock_timeout_is_an_outage_and_keeps_the_connection(
 
     await store.submit([a_run(key="k")])
     before = await read_backends()
-    holding = await races.hold("gate")
+    holding = await races.hold("key_lock")
     with pytest.raises(StoreUnavailable):
         await store.submit([a_run(key="k")])
     await holding.execute("COMMIT")

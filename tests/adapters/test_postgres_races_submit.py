@@ -68,7 +68,7 @@ async def test_a_sweep_releases_a_blocked_run_whose_key_lock_is_missing(races: R
     await races.store.submit([holder, blocked])
     await races.claim(worker)
     await races.watch.execute("DELETE FROM run WHERE id = $1", holder.id)
-    await races.watch.execute("DELETE FROM gate")
+    await races.watch.execute("DELETE FROM key_lock")
     assert await races.store.sweep(10) == 1
     assert [run.id for run in await races.claim(worker, 2)] == [blocked.id]
 

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.servers import PostgresServers, ServerStatus, servers_of, split
+from mainspring.stores.postgres.servers import PostgresServers, ServerStatus, get_servers, split
 from tests.support.builders import a_run
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -49,8 +49,8 @@ def test_an_address_with_more_hosts_than_ports_is_refused() -> None:
 
 def test_connections_of_one_address_share_their_knowledge_of_the_servers() -> None:
     dsn = "postgresql://me@a,b/for-this-test"
-    assert servers_of(dsn) is servers_of(dsn, reading=False)
-    assert servers_of(dsn) is not servers_of(dsn, reading=True)
+    assert get_servers(dsn) is get_servers(dsn, reading=False)
+    assert get_servers(dsn) is not get_servers(dsn, reading=True)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_a_connection_to_a_read_only_server_is_dropped(store: PostgresStor
     async def make_read_only(connection: "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]") -> None:
         await connection.execute("SET default_transaction_read_only = on")
 
-    await store._engine.run(make_read_only)
+    await store._database.run(make_read_only)
     with pytest.raises(StoreUnavailable):
         await store.submit([a_run()])
     run = a_run()

@@ -321,9 +321,9 @@ async def test_a_role_that_bypasses_rls_is_not_used(
         (f"ALTER ROLE {role} SUPERUSER", f"ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"),
     ):
         await administrator.execute(above)
-        assert below in await harness.store._wall.build()
+        assert below in await harness.store._reader_role.build()
         await administrator.execute(below)
-    assert await harness.store._wall.build() == []
+    assert await harness.store._reader_role.build() == []
 
 
 async def test_a_store_whose_own_role_is_bound_by_rls_does_not_open(

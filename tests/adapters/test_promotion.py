@@ -10,7 +10,7 @@ import pytest
 from mainspring.core.model.base.errors import Conflict, StoreUnavailable
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.upkeep.promotion import _at, _place, _places_in, promote
+from mainspring.stores.postgres.upkeep.promotion import _at, _parse_conninfo, _parse_endpoint, promote
 from tests.support.processes import free_port
 from tests.support.standbys import Standby, primary_and_standbys
 from tests.support.waiting import eventually
@@ -74,8 +74,8 @@ async def test_promotion_is_allowed_when_a_server_does_not_answer_or_is_shutting
     ],
 )
 def test_two_addresses_of_one_server_are_recognized(one: str, other: str) -> None:
-    assert _place(one) == _place(other)
-    assert _place(one) != _place("postgresql://near/jobs")
+    assert _parse_endpoint(one) == _parse_endpoint(other)
+    assert _parse_endpoint(one) != _parse_endpoint("postgresql://near/jobs")
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_two_addresses_of_one_server_are_recognized(one: str, other: str) -> Non
     ],
 )
 def test_the_primaries_of_a_standby_are_read_from_its_conninfo(conninfo: str, places: list[tuple[str, str]]) -> None:
-    assert _places_in(conninfo) == places
+    assert _parse_conninfo(conninfo) == places
     for place in places:
         dsn = _at("postgresql://me:secret@far:1/jobs?sslmode=require", *place)
-        assert _place(dsn) == place
+        assert _parse_endpoint(dsn) == place
         assert dsn.startswith("postgresql://me:secret@")
         assert "sslmode=require" in dsn
 

@@ -122,20 +122,18 @@ async def claim_all(store: ShardedStore, limit: int = 100) -> list[HeldRun]:
     return await store.claim(session, 1, [Demand(Mine.queue, limit)])
 
 
-async def count_rows(address: str, place: int, places: int) -> int:
+async def count_rows(address: str, place: int, groups: int) -> int:
     """How many rows of a placement group a server has."""
     connection = await asyncpg.connect(address)
     try:
         return int(
             await connection.fetchval(
-                "SELECT sum(n) FROM (SELECT count(*) AS n FROM mainspring.run WHERE mainspring.place_of(id, $2) = $1 "
-                "UNION ALL SELECT count(*) FROM mainspring.waiting WHERE mainspring.place_of(id, $2) = $1 "
-                "UNION ALL SELECT count(*) FROM mainspring.body WHERE mainspring.place_of(id, $2) = $1 "
-                "UNION ALL SELECT count(*) FROM mainspring.job WHERE mainspring.place_of(id, $2) = $1 "
-                "UNION ALL SELECT count(*) FROM mainspring.history WHERE mainspring.place_of(id, $2) = $1 "
-                "UNION ALL SELECT count(*) FROM mainspring.departed) AS t",
+                " UNION ALL ".join(
+                    f"SELECT count(*) FROM mainspring.{table} WHERE mainspring.compute_id_placement(id, $2) = $1"
+                    for table in ("run", "waiting", "body", "job", "history")
+                ).join(("SELECT sum(n) FROM (", " UNION ALL SELECT count(*) FROM mainspring.departed) AS t(n)")),
                 place,
-                places,
+                groups,
             )
         )
     finally:
@@ -313,7 +311,7 @@ async def _fill_move_and_look(
     [put] = await store.put_jobs([a_job(a_spec(name="job"), id=jobs.new_job_id(tenant, "job"), tenant=tenant)])
     assert put.job.tenant == tenant
 
-    await store.move_place(place, 0, 2)
+    await store.move_placement_group(place, 0, 2)
     assert store._servers.home(place).number == 2
     assert await count_rows(addresses[0], place, store.place_count) == 0
 
@@ -353,7 +351,7 @@ async def test_a_schedule_fires_on_the_server_its_placement_group_moved_to(
     await store.put_jobs([a_job(a_spec(name="job", schedule=every(HOUR)), id=job_id, tenant=tenant)])
     owner = await store.join("scheduler", DAY)
     await store.take(owner, range(SHARDS))
-    await store.move_place(place, 1, 0)
+    await store.move_placement_group(place, 1, 0)
     for address in addresses:
         late = f"next_fire = mainspring.now_us() - 1000000 WHERE job_id = '{job_id}'"
         await _execute(address, f"UPDATE mainspring.schedule SET {late}")
@@ -377,16 +375,16 @@ async def test_an_interrupted_move_is_finished_once(store: ShardedStore, address
     with pytest.raises(Conflict):
         await move(place, source, third)
     # A crash after the second step: the new server already has it.
-    baggage = await source.store.baggage(place)
-    assert baggage is not None
-    await target.store.arrive(place, baggage)
+    transfer = await source.store.transfer(place)
+    assert transfer is not None
+    await target.store.arrive(place, transfer)
     await store._servers.read_map()
     held = await claim_all(store, 3)
     await store.complete([complete_success(run, None) for run in held])
     moves = await store.planned_moves()
     assert (place, 0, 1) in moves
     for planned in moves:
-        await store.move_place(*planned)
+        await store.move_placement_group(*planned)
     held += await claim_all(store)
     await store.complete([complete_success(run, None) for run in held])
     assert sorted(run.id for run in held) == sorted(run.id for run in runs)
@@ -404,7 +402,7 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStor
     assert len(held) == 4
     gone = store._servers.all[1]
     gone.away = True
-    with pytest.raises(StoreUnavailable, match=r"server 1 .* is away"):
+    with pytest.raises(StoreUnavailable, match=r"server 1 .* is unavailable"):
         await store.submit(make_runs(store, there, 1))
     with pytest.raises(PartialCompletion) as partly:
         await store.complete([complete_success(run, None) for run in held])
@@ -475,7 +473,7 @@ async def test_runs_are_completed_once_while_placement_groups_move(store: Sharde
         while not done.is_set():
             place = random.randrange(store.place_count)
             source = mover._servers.home(place).number
-            await mover.move_place(place, source, (source + random.choice([1, 2])) % 3)
+            await mover.move_placement_group(place, source, (source + random.choice([1, 2])) % 3)
 
     try:
         moving, *working = [asyncio.create_task(keep_moving()), *(asyncio.create_task(work()) for _ in range(2))]

@@ -277,9 +277,9 @@ async def test_doctor_names_a_transaction_that_was_left_open(postgres: str) -> N
 async def test_doctor_warns_of_dead_rows(postgres: str) -> None:
     await execute(
         postgres,
-        "ALTER TABLE mainspring.gate SET (autovacuum_enabled = off)",
-        "INSERT INTO mainspring.gate (key) SELECT generate_series(1, 120000)",
-        "DELETE FROM mainspring.gate",
+        "ALTER TABLE mainspring.key_lock SET (autovacuum_enabled = off)",
+        "INSERT INTO mainspring.key_lock (key) SELECT generate_series(1, 120000)",
+        "DELETE FROM mainspring.key_lock",
     )
 
     async def find() -> dict[str, str] | None:

@@ -84,7 +84,7 @@ def test_the_guide_to_sharded_stores_works(store: str, tmp_path: Path) -> None:
         return result.stdout
 
     shown = json.loads(run("store", "servers", "--json"))
-    assert [(server["number"], len(server["places"]), server["away"]) for server in shown] == [
+    assert [(server["number"], len(server["placementGroups"]), server["away"]) for server in shown] == [
         (0, 16, False),
         (1, 16, False),
     ]

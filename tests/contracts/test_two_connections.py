@@ -223,11 +223,11 @@ async def test_an_opening_breaker_skips_a_queued_run_that_another_holds(
     assert await harness.states([limited, free]) == [RunState.BLOCKED, RunState.BLOCKED]
 
 
-@pytest.mark.parametrize("table", ["gate", "limiter"])
+@pytest.mark.parametrize("table", ["key_lock", "limiter"])
 async def test_upkeep_keeps_the_row_of_a_key_or_limit_that_another_is_taking(
     harness: PostgresHarness, rival: Rival, table: str
 ) -> None:
-    parts = {"key": "key"} if table == "gate" else {"limits": (LIMIT,)}
+    parts = {"key": "key"} if table == "key_lock" else {"limits": (LIMIT,)}
     await harness.succeed(*await harness.start(a_run(**parts)))
     await harness.move_clock(DAY)
     await rival.hold(table)

@@ -22,7 +22,7 @@ class KeptConnections:
 
     def lend_to(self, store: PostgresStore) -> None:
         """Let the store use a kept pool instead of opening one, and leave it open when the store closes."""
-        database = store._engine
+        database = store._database
         key = f"{database.dsn} {database._session} {database._connections}"
         open_pool = database.open
 

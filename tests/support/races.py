@@ -44,7 +44,7 @@ ALL_SHARDS = range(SHARDS)
 MOVE_BODY = "INSERT INTO body SELECT -1, id, task, policy, payload, tenant FROM body WHERE id = $1"
 #: The advisory lock that paused transactions wait for.
 _PAUSE_KEY = 4711
-_PAUSED_TABLES = ("run", "waiting", "session", "job", "schedule", "gate")
+_PAUSED_TABLES = ("run", "waiting", "session", "job", "schedule", "key_lock")
 #: A connection with ``races.pause`` set to ``commit`` pauses before each commit that changed one of these tables, and
 #: one with the name of a table after each statement that changed that table.
 _PAUSE_SQL = f"""

@@ -45,7 +45,7 @@ class _OnePlace(ShardedStore):
         await super().open()
         self._servers.of_tenant = lambda tenant, placement="": 0  # type: ignore[method-assign]
 
-    def _check_place(self, run: NewRun) -> None:
+    def _check_group(self, run: NewRun) -> None:
         pass
 
     def _check_job(self, job: NewJob) -> None:
@@ -80,7 +80,7 @@ class ShardedHarness(Harness):
             for address, (_, part) in zip(addresses, store.stores, strict=True):
                 await build_wall(part, address)
             # No test may depend on the first server.
-            await store.move_place(0, 0, 1)
+            await store.move_placement_group(0, 0, 1)
         finally:
             await store.close()
         return addresses
@@ -91,7 +91,7 @@ class ShardedHarness(Harness):
         connection = await asyncpg.connect(address)
         try:
             await connection.execute(
-                "CREATE OR REPLACE FUNCTION mainspring.place_for(tenant text, places integer) RETURNS integer "
+                "CREATE OR REPLACE FUNCTION mainspring.compute_tenant_placement(tenant text, places integer) RETURNS integer "
                 "LANGUAGE sql IMMUTABLE AS $$ SELECT 0 $$"
             )
         finally:

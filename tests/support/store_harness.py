@@ -305,11 +305,11 @@ async def build_wall(store: PostgresStore, dsn: str) -> None:
     """Set up RLS as an administrator, because the store's own role lacks the rights."""
     connection = await asyncpg.connect(as_administrator(dsn))
     try:
-        for statement in await store._wall.build():
+        for statement in await store._reader_role.build():
             await connection.execute(statement)
     finally:
         await connection.close()
-    assert await store._wall.build() == []
+    assert await store._reader_role.build() == []
 
 
 #: Replaces the store's clock by one that tests move or freeze. The schema is formatted in.

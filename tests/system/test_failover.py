@@ -16,7 +16,7 @@ from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.servers import servers_of
+from mainspring.stores.postgres.servers import get_servers
 from mainspring.stores.postgres.wakeups import PostgresWakeups
 from tests.support.builders import a_run, a_worker
 from tests.support.databases import with_database
@@ -114,13 +114,13 @@ async def test_a_store_leaves_an_old_primary_that_still_answers(
 ) -> None:
     primary, (first, _) = servers
     dsn = address(primary, first)
-    servers_of(dsn).watch_every = 0.5
+    get_servers(dsn).watch_every = 0.5
     store = await opened(dsn)
     before = [a_run() for _ in range(10)]
     await store.submit(before)
     await asyncio.to_thread(first.promote)
     # The old primary still answers. The store finds the new one because it looks at the other servers.
-    await eventually(lambda: store._engine.servers.generation > 0)
+    await eventually(lambda: store._database.servers.generation > 0)
     after = a_run()
     await submit(store, [after], [])
     assert await count_stored(first, [*before, after]) == 11

@@ -41,7 +41,7 @@ def servers(profile: Profile = None, store: Store = None, config: Config = None,
     for server in found:
         state = "away" if server.away else "there"
         leaving = ", ".join(map(str, server.leaving))
-        shown.add_row(str(server.number), server.address, state, str(len(server.places)), leaving)
+        shown.add_row(str(server.number), server.address, state, str(len(server.placement_groups)), leaving)
     console().print(shown)
 
 
@@ -86,7 +86,7 @@ async def _rebalance(settings: Settings, without: int | None, *, dry_run: bool, 
         moves = await store.planned_moves(without)
         for number, (place, source, target) in enumerate(moves, 1):
             if not dry_run:
-                await store.move_place(place, source, target)
+                await store.move_placement_group(place, source, target)
             if not quiet:
                 typer.echo(f"{number}/{len(moves)}: place {place} from server {source} to {target}")
         return [MoveOut(place=place, source=source, target=target) for place, source, target in moves]

@@ -15,7 +15,7 @@ from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.ports.health import PoolUse
 from mainspring.stores import statements
 from mainspring.stores.postgres.codes import SQL_CONSTANTS
-from mainspring.stores.postgres.servers import servers_of
+from mainspring.stores.postgres.servers import get_servers
 from mainspring.stores.statements import Statement
 
 Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
@@ -25,8 +25,8 @@ Answer = TypeVar("Answer")
 PACKAGE = "mainspring.stores.postgres"
 _FILES = (
     "archive",
-    *("submit", "claim", "settle", "limit", "family", "stage", "fire", "reap", "read", "coordinate", "api"),
-    *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "places", "notifications"),
+    *("submit", "claim", "complete", "limit", "dependencies", "stage", "fire", "reap", "read", "coordinate", "api"),
+    *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "placement", "notifications"),
     "tasks",
 )
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -140,7 +140,7 @@ def connecting() -> Iterator[None]:
         ) from error
 
 
-def wrong_setting(error: BaseException) -> Invalid | None:
+def find_wrong_setting(error: BaseException) -> Invalid | None:
     """Return the error to raise at startup if a wrong setting is the cause, otherwise None."""
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     return Invalid("store", f"PostgreSQL refused: {cause}") if isinstance(cause, _WRONG_SETTING) else None
@@ -175,7 +175,7 @@ class StatementRunner(ABC):
         call = self.sql[name].bind(**values)
 
         async def work(connection: Connection) -> int:
-            return rows_of(await connection.execute(*call))
+            return count_rows(await connection.execute(*call))
 
         return await self.run(work)
 
@@ -196,7 +196,7 @@ class Database(StatementRunner):
         if not _SCHEMA_NAME.fullmatch(schema):
             raise Invalid("schema", f"{schema!r} is not a plain lower-case name")
         self.dsn = dsn
-        self.servers = servers_of(dsn, reading=reading)
+        self.servers = get_servers(dsn, reading=reading)
         self.schema = schema
         self.sql: Mapping[str, Statement] = load_statements(schema, _FILES)
         self._connections = connections
@@ -354,7 +354,7 @@ class Database(StatementRunner):
             task.exception()
 
 
-async def wait_for_turn(connection: Connection, name: str) -> None:
+async def lock_turn(connection: Connection, name: str) -> None:
     """Serialize steps of processes that start together, in a transaction that holds no locks yet.
 
     The first process may take long, so the others wait longer than for any other lock.
@@ -390,7 +390,7 @@ def _nothing() -> None:
     return
 
 
-def rows_of(status: str) -> int:
+def count_rows(status: str) -> int:
     """Return the number at the end of a command tag such as ``DELETE 3``."""
     last = status.rsplit(" ", 1)[-1]
     return int(last) if last.isdigit() else 0

@@ -31,10 +31,10 @@ class NameCache:
         for kind in NameKind:
             names = sorted(name for of, name in missing if of is kind)
             if names:
-                await self._database.execute("intern", kind=int(kind), names=names)
+                await self._database.execute("add_names", kind=int(kind), names=names)
                 if kind is NameKind.LABEL_SET:
                     # Before any run requires the new label set: workers with those labels must look for it.
-                    await self._database.execute("widen_lanes", session=None)
+                    await self._database.execute("grant_claim_groups", session=None)
         await self._load()
 
     def forget(self) -> None:
@@ -68,10 +68,10 @@ class NameCache:
         except KeyError:
             raise UnknownName from None
 
-    async def find_datacenters(self, lanes: Iterable[int]) -> dict[int, str]:
-        """Return the data center that each of these lanes requires; lanes without one are missing."""
-        labeled = sorted({lane for lane in lanes if lane})
-        rows = await self._database.fetch("datacenters_of_lanes", lanes=labeled) if labeled else []
+    async def find_datacenters(self, claim_groups: Iterable[int]) -> dict[int, str]:
+        """Return the data center that each of these claim groups requires; groups without one are missing."""
+        labeled = sorted({claim_group for claim_group in claim_groups if claim_group})
+        rows = await self._database.fetch("datacenters_of_claim_groups", claim_groups=labeled) if labeled else []
         return {row["id"]: row["datacenter"] for row in rows if row["datacenter"] is not None}
 
     async def _load(self, connection: "Connection | None" = None) -> None:

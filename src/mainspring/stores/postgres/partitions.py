@@ -7,7 +7,7 @@ import asyncpg
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.retention import CLASSES
 from mainspring.stores.postgres.codes import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
-from mainspring.stores.postgres.database import Connection, Database, wait_for_turn
+from mainspring.stores.postgres.database import Connection, Database, lock_turn
 
 #: The history tables of all retention classes but the standard one, by class number.
 HISTORIES = {number: f"history_{name}" for number, name in enumerate(CLASSES) if number}
@@ -87,7 +87,7 @@ class Partitions:
             return
 
         async def work(connection: Connection) -> None:
-            await wait_for_turn(connection, f"{self._db.schema}.partitions")
+            await lock_turn(connection, f"{self._db.schema}.partitions")
             await self._create(connection, missing)
 
         await self._db.transaction(work)
@@ -180,5 +180,5 @@ def _kept(number: int) -> int:
     return number * CLASS_WIDTH + KEPT_BUCKET
 
 
-def day_of(instant: Instant) -> int:
+def compute_day(instant: Instant) -> int:
     return instant // DAY

@@ -36,11 +36,11 @@ class RankFloors:
         self._lowest: dict[int, int] = {}
         self._look_at = 0.0
 
-    def of(self, queues: Sequence[int]) -> list[int]:
+    def get_start_ranks(self, queues: Sequence[int]) -> list[int]:
         """Return the rank to start at in each queue; 0 is the front."""
         return [self._lowest.get(queue, 0) for queue in queues]
 
-    def took(self, runs: Iterable[tuple[int, int]]) -> None:
+    def record_claim(self, runs: Iterable[tuple[int, int]]) -> None:
         """Raise the starting ranks after a claim.
 
         ``runs``: queue and rank of the runs that the claim took. They are the best from the old ranks on.
@@ -53,15 +53,15 @@ class RankFloors:
         for queue, rank in best.items():
             self._lowest[queue] = max(self._lowest.get(queue, 0), rank - _SLACK)
 
-    def begin(self) -> float:
+    def read_clock(self) -> float:
         return self._clock()
 
-    def wants_look(self, began: float) -> bool:
+    def needs_lookup(self, began: float) -> bool:
         """Whether to look up the first runs, after a claim that began at ``began``."""
         now = self._clock()
         return now >= self._look_at and (self._slow or now - began >= _SLOW)
 
-    def looked(self, began: float, dead: int, lowest: Mapping[int, int]) -> None:
+    def record_lookup(self, began: float, dead: int, lowest: Mapping[int, int]) -> None:
         """Record a lookup. ``dead``: number of dead rows; ``lowest``: the first rank of each queue that has runs."""
         now = self._clock()
         self._look_at = now + max(_SPARING * (now - began), _PAUSE)

@@ -56,7 +56,7 @@ class Replica:
             self._used = fresh
         return fresh
 
-    def gave_up(self) -> None:
+    def suspend(self) -> None:
         """Stop using the replica for a while, because it did not answer."""
         self.staleness = None
         self._measured_at = _now() + _LEFT_ALONE
@@ -78,7 +78,7 @@ class Replica:
                 replayed = await self.database.run(_replayed)
         except (MainspringError, TimeoutError) as error:
             _log.warning("the replica does not answer", error=str(error))
-            self.gave_up()
+            self.suspend()
             return
         self.staleness = staleness(self._samples, replayed, sent)
         self._measured_at = sent
@@ -99,7 +99,7 @@ class ReplicaRunner(StatementRunner):
             try:
                 return await self._there.run(work)
             except StoreUnavailable:
-                self._replica.gave_up()
+                self._replica.suspend()
             except (MainspringError, asyncpg.PostgresError):
                 # The replica may lack something, such as a migration. If not, the primary raises the same error.
                 pass

@@ -27,17 +27,17 @@ class RetentionClassMixin(PostgresMixin):
     _classes_of: Mapping[str, str] = MappingProxyType({})
     _classes_at: float = -_ASK_AGAIN
 
-    async def _classed(self, runs: Sequence[NewRun]) -> Sequence[NewRun]:
+    async def _assign_classes(self, runs: Sequence[NewRun]) -> Sequence[NewRun]:
         """Return the runs with the retention class of their tenant where they choose none.
 
         The partitions of every class are made before.
         """
-        await self._mind_classes()
+        await self._refresh_classes()
         if self._classes_of:
             runs = [
                 run
                 if run.policy.retention or run.tenant not in self._classes_of
-                else msgspec.structs.replace(run, policy=self._classed_policy(run.policy, run.tenant))
+                else msgspec.structs.replace(run, policy=self._assign_class(run.policy, run.tenant))
                 for run in runs
             ]
         numbers = {class_number(run.policy) for run in runs if run.policy.retention} - {0}
@@ -48,14 +48,14 @@ class RetentionClassMixin(PostgresMixin):
     async def _make_classes(self, numbers: set[int]) -> None:
         await self._partitions.make_classes(numbers, await self._today())
 
-    async def _mind_classes(self) -> None:
+    async def _refresh_classes(self) -> None:
         """Refresh the tenants' retention classes. A new one takes effect within a second."""
         now = asyncio.get_running_loop().time()
         if now - self._classes_at >= _ASK_AGAIN:
             self._classes_at = now
             self._classes_of = {row["name"]: row["class"] for row in await self._db.fetch("tenant_classes")}
 
-    def _classed_policy(self, policy: RunPolicy, tenant: str) -> RunPolicy:
+    def _assign_class(self, policy: RunPolicy, tenant: str) -> RunPolicy:
         name = policy.retention or self._classes_of.get(tenant, "")
         return policy if name == policy.retention else msgspec.structs.replace(policy, retention=name)
 

@@ -13,7 +13,7 @@ import asyncpg
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.runtime.log import get_logger
 from mainspring.stores.postgres.codes import NameKind
-from mainspring.stores.postgres.database import Answer, Connection, Database, StatementRunner, wait_for_turn
+from mainspring.stores.postgres.database import Answer, Connection, Database, StatementRunner, lock_turn
 from mainspring.stores.postgres.names import NameCache
 
 _log = get_logger("mainspring.wall")
@@ -77,7 +77,7 @@ class ReaderRole:
 
     def __init__(self, engine: Database, there: Database | None = None) -> None:
         """``there``: the database that users read from, if the role is made elsewhere: a replica."""
-        self._engine = engine
+        self._database = engine
         self._there = there or engine
         self._readers: Database | None = None
         self._opening = asyncio.Lock()
@@ -96,7 +96,7 @@ class ReaderRole:
 
     async def close(self) -> None:
         readers, self._readers = self._readers, None
-        if readers is not None and readers is not self._engine:
+        if readers is not None and readers is not self._database:
             await readers.close()
 
     async def _open(self) -> Database:
@@ -107,15 +107,15 @@ class ReaderRole:
                 "have an administrator of the database run these statements there, then start the API again",
                 statements=" ".join(f"{statement};" for statement in left),
             )
-            return self._engine
+            return self._database
         settings = {
             # A startup setting of the connection, so that RESET ROLE returns to it, too.
             "role": role,
             # Planning a query over the partitions of all days takes several times as long as running it.
             "plan_cache_mode": "force_generic_plan",
         }
-        reading = self._there is not self._engine
-        readers = Database(self._there.dsn, self._engine.schema, _CONNECTIONS, settings, reading=reading)
+        reading = self._there is not self._database
+        readers = Database(self._there.dsn, self._database.schema, _CONNECTIONS, settings, reading=reading)
         try:
             await readers.open()
             if await readers.run(self._is_bound):
@@ -128,18 +128,20 @@ class ReaderRole:
             raise
         await readers.close()
         _log.warning("people read without row-level security, since a pooler drops the settings of connections")
-        return self._engine
+        return self._database
 
     async def _is_bound(self, connection: Connection) -> bool:
-        return bool(await connection.fetchval("SELECT row_security_active($1::regclass)", f"{self._engine.schema}.run"))
+        return bool(
+            await connection.fetchval("SELECT row_security_active($1::regclass)", f"{self._database.schema}.run")
+        )
 
     async def _build(self) -> tuple[str, list[str]]:
-        schema = self._engine.schema
+        schema = self._database.schema
 
         async def work(connection: Connection) -> tuple[str, list[str]]:
-            await wait_for_turn(connection, f"{schema}.wall")
+            await lock_turn(connection, f"{schema}.wall")
             role: str = await connection.fetchval(_ROLE, schema)
-            missing = await _missing(connection, schema, role)
+            missing = await _list_missing_rights(connection, schema, role)
             if not missing:
                 return role, []
             attempt = connection.transaction()
@@ -153,7 +155,7 @@ class ReaderRole:
             await attempt.commit()
             return role, []
 
-        return await self._engine.transaction(work)
+        return await self._database.transaction(work)
 
 
 class TenantScopedRunner(StatementRunner):
@@ -162,14 +164,14 @@ class TenantScopedRunner(StatementRunner):
     def __init__(self, wall: ReaderRole, engine: Database, names: NameCache, tenant: str) -> None:
         self.schema = engine.schema
         self.sql = engine.sql
-        self._wall = wall
-        self._engine = engine
+        self._reader_role = wall
+        self._database = engine
         self._names = names
         self._tenant = tenant
 
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        readers = await self._wall.readers()
-        if readers is self._engine:
+        readers = await self._reader_role.readers()
+        if readers is self._database:
             return await readers.run(work)
         number = await self._names.find(NameKind.TENANT, self._tenant) or 0
 
@@ -182,12 +184,12 @@ class TenantScopedRunner(StatementRunner):
         return await readers.run(inside)
 
 
-async def left_to_do(connection: Connection, schema: str) -> list[str]:
+async def list_missing_rights(connection: Connection, schema: str) -> list[str]:
     """Return the statements an administrator must run so that user reads are bound by RLS. Changes nothing."""
-    return await _missing(connection, schema, await connection.fetchval(_ROLE, schema))
+    return await _list_missing_rights(connection, schema, await connection.fetchval(_ROLE, schema))
 
 
-async def _missing(connection: Connection, schema: str, role: str) -> list[str]:
+async def _list_missing_rights(connection: Connection, schema: str, role: str) -> list[str]:
     """Return the statements that are missing until the role can read for users."""
     tables = [f"{schema}.{table}" for table in GUARDED]
     parts = [(f"{schema}.{table}", column) for table, columns in SHARED.items() for column in columns]

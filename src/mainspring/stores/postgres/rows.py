@@ -77,11 +77,11 @@ def order_gate(tenant: str, ordering_key: str) -> int:
     return stable_hash(f"order:{tenant}:{ordering_key}")
 
 
-def gate_of(run: NewRun) -> int | None:
+def compute_key_lock(run: NewRun) -> int | None:
     return order_gate(run.tenant, run.policy.ordering_key) if run.policy.ordering_key else None
 
 
-def gate_of_job(job: Job, target: str = "") -> int | None:
+def compute_job_key_lock(job: Job, target: str = "") -> int | None:
     """Return the key that serializes a job's runs: its ordering key, or the job itself if its ticks queue or cancel."""
     if job.spec.policy.ordering_key:
         return order_gate(job.tenant, job.spec.policy.ordering_key)
@@ -90,7 +90,7 @@ def gate_of_job(job: Job, target: str = "") -> int | None:
     return None
 
 
-def bucket_of(run: NewRun) -> int:
+def compute_bucket(run: NewRun) -> int:
     """Return the bucket of a run's body, usually its day.
 
     It depends on the run alone, so that a second submit finds the first.
@@ -110,7 +110,7 @@ def class_number(policy: RunPolicy) -> int:
     return CLASSES.index(policy.retention) if policy.retention else 0
 
 
-def class_of_bucket(bucket: int) -> int:
+def read_class(bucket: int) -> int:
     return (bucket + 1) // CLASS_WIDTH
 
 
@@ -122,12 +122,12 @@ def forever_bucket(policy: RunPolicy) -> int:
     return class_number(policy) * CLASS_WIDTH + FOREVER_BUCKET
 
 
-def held_runs(
+def build_held_runs(
     rows: Sequence[asyncpg.Record], names: NameCache, policies: PolicyCodec
 ) -> tuple[list[HeldRun], list[Completion]]:
     """Return runs as their workers hold them, and completions for those that cannot be read."""
 
-    def held_run(row: asyncpg.Record) -> HeldRun:
+    def build_held_run(row: asyncpg.Record) -> HeldRun:
         held = HeldRun(
             id=RunId(row["id"]),
             fence=row["fence"],
@@ -145,7 +145,7 @@ def held_runs(
             deadline=row["deadline"],
             job_id=row["job_id"],
             scheduled_at=row["scheduled_at"],
-            lets_go=row["gate"] is not None
+            lets_go=row["key_lock"] is not None
             or row["origin"] == TICK_OF_DELAY
             or row["limits"] is not None
             or row["has_children"] is not None,
@@ -158,17 +158,17 @@ def held_runs(
             held.ready_at = ready_at
         return held
 
-    held, unreadable = read_rows(rows, held_run)
+    held, unreadable = read_rows(rows, build_held_run)
     return held, [complete_unreadable(RunId(row["id"]), row["fence"], error) for row, error in unreadable]
 
 
-def shown_state(row: asyncpg.Record) -> RunState:
+def get_public_state(row: asyncpg.Record) -> RunState:
     """Return the state to show: a running run that was asked to stop shows as ``cancelling``."""
     state = STATES[row["state"]]
     return RunState.CANCELLING if state is RunState.RUNNING and row["cancel_at"] is not None else state
 
 
-def ledger_entry(row: asyncpg.Record) -> LedgerEntry:
+def build_ledger_entry(row: asyncpg.Record) -> LedgerEntry:
     return LedgerEntry(
         job_id=JobId(row["job_id"]),
         scheduled_at=row["scheduled_at"],
@@ -183,13 +183,13 @@ def ledger_entry(row: asyncpg.Record) -> LedgerEntry:
     )
 
 
-def origin_of(run: NewRun) -> int:
+def get_origin(run: NewRun) -> int:
     if run.job is None:
         return SUBMITTED
     return BACKFILL if run.job.kind == "backfill" else MANUAL
 
 
-def set_of_labels(requires: tuple[str, ...]) -> str:
+def build_label_set(requires: tuple[str, ...]) -> str:
     """Return the name of a label set."""
     return ",".join(requires)
 
@@ -205,10 +205,10 @@ def decode_about(encoded: bytes | None) -> About | None:
         return None
 
 
-def run_view(row: asyncpg.Record, names: NameCache, policies: PolicyCodec) -> RunView:
+def build_run_view(row: asyncpg.Record, names: NameCache, policies: PolicyCodec) -> RunView:
     return RunView(
         id=RunId(row["id"]),
-        state=shown_state(row),
+        state=get_public_state(row),
         task="" if row["task"] is None else names.name(row["task"]),
         queue=names.name(row["queue"]),
         tenant=names.name(row["tenant"]),
@@ -257,7 +257,7 @@ def _progress(row: asyncpg.Record) -> Progress | None:
     return Progress(done=row["done"], total=row["total"], note=row["note"], at=row["progress_at"])
 
 
-def job_of(row: asyncpg.Record, names: NameCache, payload: bytes = b"null") -> Job:
+def build_job(row: asyncpg.Record, names: NameCache, payload: bytes = b"null") -> Job:
     return Job(
         id=JobId(row["id"]),
         tenant=names.name(row["tenant"]),

@@ -19,7 +19,7 @@ from mainspring.core.model.base.errors import Conflict
 from mainspring.core.ports.upkeep.schema import TOO_OLD, Migrated, Migration, MigrationKind
 from mainspring.core.runtime.log import get_logger
 from mainspring.stores import statements
-from mainspring.stores.postgres.database import PACKAGE, Connection, Database, wait_for_turn
+from mainspring.stores.postgres.database import PACKAGE, Connection, Database, lock_turn
 
 _log = get_logger("mainspring.schema")
 
@@ -68,7 +68,7 @@ async def migrate(database: Database, shards: int, *, contract: bool = False) ->
     schema = database.schema
 
     async def work(connection: Connection) -> Migrated:
-        await wait_for_turn(connection, f"{schema}.migrate")
+        await lock_turn(connection, f"{schema}.migrate")
         if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
         await connection.execute(_CREATE.format(schema=schema))
@@ -94,7 +94,9 @@ async def migrate(database: Database, shards: int, *, contract: bool = False) ->
     return await database.transaction(work)
 
 
-async def make_at(connection: "asyncpg.Connection[asyncpg.Record]", schema: str, versions: Collection[int]) -> None:
+async def create_schema_at(
+    connection: "asyncpg.Connection[asyncpg.Record]", schema: str, versions: Collection[int]
+) -> None:
     """Create the schema as it is after exactly these migrations."""
     if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
         await connection.execute(f"CREATE SCHEMA {schema}")
@@ -105,7 +107,7 @@ async def make_at(connection: "asyncpg.Connection[asyncpg.Record]", schema: str,
             await _apply(connection, schema, read_migration(*migration), migration[2])
 
 
-async def go_on(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+async def migrate_further(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
     """Apply missing migrations, but no contracts."""
     applied = {row["version"] for row in await connection.fetch(_APPLIED.format(schema=schema))}
     for number, name, text in statements.migrations(PACKAGE):

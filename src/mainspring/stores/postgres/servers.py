@@ -234,12 +234,12 @@ class PostgresServers:
                 connection.terminate()
 
 
-def servers_of(dsn: str, *, reading: bool = False) -> PostgresServers:
-    return _servers_of(dsn, reading)
+def get_servers(dsn: str, *, reading: bool = False) -> PostgresServers:
+    return _cached_servers(dsn, reading)
 
 
 @functools.cache
-def _servers_of(dsn: str, reading: bool) -> PostgresServers:
+def _cached_servers(dsn: str, reading: bool) -> PostgresServers:
     return PostgresServers(dsn, reading=reading)
 
 

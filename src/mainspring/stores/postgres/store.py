@@ -9,9 +9,9 @@ from mainspring.core.ports.health import PoolUse
 from mainspring.core.ports.storage.catalog import Reads
 from mainspring.core.ports.upkeep.schema import Migrated
 from mainspring.stores.postgres import schema as schemas
-from mainspring.stores.postgres.database import Connection, Database, wrong_setting
+from mainspring.stores.postgres.database import Connection, Database, find_wrong_setting
 from mainspring.stores.postgres.names import NameCache
-from mainspring.stores.postgres.partitions import Partitions, day_of
+from mainspring.stores.postgres.partitions import Partitions, compute_day
 from mainspring.stores.postgres.rank_floors import RankFloors
 from mainspring.stores.postgres.records.access import AccessMixin
 from mainspring.stores.postgres.records.catalog import CatalogMixin
@@ -77,17 +77,17 @@ class PostgresStore(
         """
         assert 0 < shards <= MAX_SHARDS
         self.shards = shards
-        self._engine = Database(dsn, schema, connections)
-        self._db = self._engine
-        self._names = NameCache(self._engine)
-        self._wall = ReaderRole(self._engine)
-        self.replica = None if replica is None else Replica(self._engine, *replica)
-        self._replica_wall = None if self.replica is None else ReaderRole(self._engine, self.replica.database)
+        self._database = Database(dsn, schema, connections)
+        self._db = self._database
+        self._names = NameCache(self._database)
+        self._reader_role = ReaderRole(self._database)
+        self.replica = None if replica is None else Replica(self._database, *replica)
+        self._replica_reader_role = None if self.replica is None else ReaderRole(self._database, self.replica.database)
         self._policies = PolicyCodec()
-        self._partitions = Partitions(self._engine)
+        self._partitions = Partitions(self._database)
         self._migrate = migrate
         self._wakeups = wakeups
-        self._with_lanes = set()
+        self._with_groups = set()
         self._ranks = RankFloors()
         self._in_vain = {}
         self._bodies_made = set()
@@ -98,48 +98,48 @@ class PostgresStore(
         self._most_handlers = transactions
         self._one_of_several = one_of_several
         self._opening = asyncio.Lock()
-        self._late = HandlerStatements(self._engine)
-        self._engine.make_partitions = self._make_partitions
-        self._engine.forget = self._forget_what_was_learnt
+        self._late = HandlerStatements(self._database)
+        self._database.make_partitions = self._make_partitions
+        self._database.forget = self._clear_caches
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        await self._engine.open()
-        if self._migrate and len(self._engine.servers.dsns) > 1:
-            self._watching = asyncio.create_task(self._engine.servers.watch(), name="servers")
+        await self._database.open()
+        if self._migrate and len(self._database.servers.dsns) > 1:
+            self._watching = asyncio.create_task(self._database.servers.watch(), name="servers")
         try:
-            if self._migrate and not await schemas.is_current(self._engine):
-                await schemas.migrate(self._engine, self.shards)
-                await self._wall.build()
+            if self._migrate and not await schemas.is_current(self._database):
+                await schemas.migrate(self._database, self.shards)
+                await self._reader_role.build()
             self.shards = await self._db.run(self._read_shards)
             await self._make_partitions()
         except BaseException as error:
             await self._stop()
-            if wrong := wrong_setting(error):
+            if wrong := find_wrong_setting(error):
                 raise wrong from error
             raise
 
     def pool(self) -> PoolUse | None:
-        return self._engine.pool()
+        return self._database.pool()
 
     async def migrate(self, *, contract: bool) -> Migrated:
-        await self._engine.open()
+        await self._database.open()
         try:
-            done = await schemas.migrate(self._engine, self.shards, contract=contract)
-            await self._wall.build()
+            done = await schemas.migrate(self._database, self.shards, contract=contract)
+            await self._reader_role.build()
         except BaseException as error:
-            if wrong := wrong_setting(error):
+            if wrong := find_wrong_setting(error):
                 raise wrong from error
             raise
         finally:
-            await self._engine.close()
+            await self._database.close()
         return done
 
     async def close(self) -> None:
         await self._close_handlers()
-        await self._wall.close()
-        if self.replica is not None and self._replica_wall is not None:
-            await self._replica_wall.close()
+        await self._reader_role.close()
+        if self.replica is not None and self._replica_reader_role is not None:
+            await self._replica_reader_role.close()
             await self.replica.close()
         await self._stop()
 
@@ -147,42 +147,44 @@ class PostgresStore(
         for task in (self._watching, self._looking):
             if task is not None:
                 task.cancel()
-        await self._engine.close()
+        await self._database.close()
 
-    def _forget_what_was_learnt(self) -> None:
+    def _clear_caches(self) -> None:
         """Forget cached data after another server has taken over.
 
         The new server may lack what the old one wrote last: names, partitions and policies.
         """
         self._names.forget()
         self._partitions.forget()
-        for remembered in (self._with_lanes, self._policed, self._bounded, self._weighted, self._pooled):
+        for remembered in (self._with_groups, self._policed, self._bounded, self._weighted, self._pooled):
             remembered.clear()
 
     def seen_by(self, tenant: str | None) -> Reads:
         # A user without a tenant sees all tenants, so no tenant scope is needed.
         return (
-            self if tenant is None else PostgresTenantScope(tenant, self._walled(tenant), self._names, self._policies)
+            self
+            if tenant is None
+            else PostgresTenantScope(tenant, self._scope_to_tenant(tenant), self._names, self._policies)
         )
 
     def listed_by(self, tenant: str | None) -> Reads:
-        replica, wall = self.replica, self._replica_wall
+        replica, wall = self.replica, self._replica_reader_role
         if replica is None or wall is None:
             return self.seen_by(tenant)
         if tenant is None:
             return PostgresTenantScope(
-                None, ReplicaRunner(replica, replica.database, self._engine), self._names, self._policies
+                None, ReplicaRunner(replica, replica.database, self._database), self._names, self._policies
             )
-        there = TenantScopedRunner(wall, self._engine, self._names, tenant)
+        there = TenantScopedRunner(wall, self._database, self._names, tenant)
         return PostgresTenantScope(
-            tenant, ReplicaRunner(replica, there, self._walled(tenant)), self._names, self._policies
+            tenant, ReplicaRunner(replica, there, self._scope_to_tenant(tenant)), self._names, self._policies
         )
 
-    def _walled(self, tenant: str) -> TenantScopedRunner:
-        return TenantScopedRunner(self._wall, self._engine, self._names, tenant)
+    def _scope_to_tenant(self, tenant: str) -> TenantScopedRunner:
+        return TenantScopedRunner(self._reader_role, self._database, self._names, tenant)
 
     async def _read_shards(self, connection: Connection) -> int:
-        schema = self._engine.schema
+        schema = self._database.schema
         row = await connection.fetchrow(
             f"SELECT shards, store_id, row_security_active('{schema}.run') AS bound, "
             f"(SELECT number FROM {schema}.server) AS server FROM {schema}.meta"
@@ -199,4 +201,4 @@ class PostgresStore(
         return shards
 
     async def _make_partitions(self) -> None:
-        await self._partitions.make_ahead(day_of(await self.now()))
+        await self._partitions.make_ahead(compute_day(await self.now()))

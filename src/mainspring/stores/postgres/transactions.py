@@ -16,9 +16,9 @@ from mainspring.core.ports.storage.transactions import Request
 from mainspring.core.store import Accepted
 from mainspring.stores.postgres.codes import STATES, NameKind
 from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, StatementRunner
-from mainspring.stores.postgres.rows import class_number, encode_about, gate_of
+from mainspring.stores.postgres.rows import class_number, compute_key_lock, encode_about
 from mainspring.stores.postgres.work.keys import build_key_request
-from mainspring.stores.postgres.work.limiter_decisions import flat
+from mainspring.stores.postgres.work.limiter_decisions import pack_limits
 from mainspring.stores.postgres.work.submissions import SubmitMixin, _names_of
 from mainspring.stores.postgres.work.workforce import WorkerMixin, _succeeded
 from mainspring.stores.statements import Statement
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(list[tuple[str, int, bool, bool]]).decode
 
 
 class TransactionMixin(SubmitMixin, WorkerMixin):
-    _engine: Database
+    _database: Database
     _store_id: str
     #: Connections for handlers. The store does not use them for anything else, since a handler may keep one for long.
     _handlers: "Pool | None" = None
@@ -58,11 +58,11 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
             if run.after is not None or run.unique is not None:
                 field = "dependsOn" if run.after is not None else "unique"
                 raise Invalid(field, "is not possible inside a transaction of the application", "submit it by itself")
-        runs = await self._classed(runs)
-        await self._mind_policies(runs)
+        runs = await self._assign_classes(runs)
+        await self._prepare_queues(runs)
         return [
             Request(
-                f"{self._engine.schema}.submit_runs",
+                f"{self._database.schema}.submit_runs",
                 _encode({"store": self._store_id, "runs": [self._asked(run) for run in part]}).decode(),
             )
             for part in _parts(runs)
@@ -81,14 +81,14 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
             "about": None if about is None else about.decode(),
             "tags": None if run.about is None else run.about.tags,
             "priority": run.priority,
-            "lane": self._lane_of(run),
+            "claim_group": self._assign_claim_group(run),
             "timeout": run.policy.timeout,
             "at": run.at,
             "delay": run.delay,
             "start_within": run.start_within,
             "deadline": run.deadline,
-            "gate": gate_of(run),
-            "limits": _flat(run),
+            "key_lock": compute_key_lock(run),
+            "limits": _pack_limits(run),
             "retention": class_number(run.policy),
         }
         if run.idempotency is not None:
@@ -100,7 +100,7 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
         return [Accepted(RunId(run), STATES[state], new, conflict) for run, state, new, conflict in _decode(answer)]
 
     def refused(self, code: str) -> Invalid | None:
-        schema = self._engine.schema
+        schema = self._database.schema
         match code:
             case "MS001":
                 return Invalid("connection", "is to another store than the application's")
@@ -125,7 +125,7 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
         async with pool.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
-            if self._engine.servers.pooled and self._handlers_path:
+            if self._database.servers.pooled and self._handlers_path:
                 await connection.execute(f"SET LOCAL search_path = {self._handlers_path}")
             completion = HandlerTransaction(connection, held, self._late)
             try:
@@ -143,14 +143,14 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
             if self._handlers is None:
                 # Without the store's settings: handlers may do anything on these connections.
                 settings = {"application_name": "mainspring handler"}
-                servers = self._engine.servers
+                servers = self._database.servers
                 if not servers.pooled:
                     settings |= SILENCE
-                self._handlers_path = await self._engine.run(self._path_without_us)
+                self._handlers_path = await self._database.run(self._path_without_us)
                 if self._handlers_path and not servers.pooled:
                     settings["search_path"] = self._handlers_path
                 self._handlers = await asyncpg.create_pool(
-                    self._engine.dsn,
+                    self._database.dsn,
                     min_size=0,
                     max_size=self._most_handlers,
                     connect=servers.connect,
@@ -165,7 +165,7 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
         The usual path contains it for a role of the same name. An application's table may have the same name as a table
         of the store.
         """
-        path: str | None = await connection.fetchval(_PATH_WITHOUT_US, self._engine.schema)
+        path: str | None = await connection.fetchval(_PATH_WITHOUT_US, self._database.schema)
         return path
 
     async def _close_handlers(self) -> None:
@@ -197,7 +197,7 @@ class HandlerTransaction(WorkerMixin):
         if completion.lets_go:
             rows, _ = await self._complete_keyed(connection, [completion])
         else:
-            rows = await connection.fetch(*self._db.sql["settle_succeeded"].bind(**_succeeded([completion])))
+            rows = await connection.fetch(*self._db.sql["complete_succeeded"].bind(**_succeeded([completion])))
         if not rows:
             raise Fenced(f"run {self._run.id} is not this attempt's any more; what it has written is rolled back")
         self.is_complete = True
@@ -222,8 +222,8 @@ async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Tr
     await transaction.rollback()
 
 
-def _flat(run: NewRun) -> list[int] | None:
-    text = flat(run.policy.gates(run.tenant, run.task))
+def _pack_limits(run: NewRun) -> list[int] | None:
+    text = pack_limits(run.policy.gates(run.tenant, run.task))
     return None if text is None else [int(number) for number in text[1:-1].split(",")]
 
 

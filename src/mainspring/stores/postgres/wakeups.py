@@ -12,7 +12,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.local_wakeups import LocalWakeup, LocalWakeups
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.stores.postgres.servers import UNREACHABLE, servers_of
+from mainspring.stores.postgres.servers import UNREACHABLE, get_servers
 
 _log = get_logger("mainspring.wakeups")
 
@@ -33,7 +33,7 @@ class PostgresWakeups:
 
     def __init__(self, dsn: str, clock: Clock, schema: str = "mainspring", local: LocalWakeups | None = None) -> None:
         """``local``: wake-ups of this process to use, if other components share them."""
-        self._servers = servers_of(dsn)
+        self._servers = get_servers(dsn)
         self._clock = clock
         self._channel = f"{schema}_wakeups"
         self._local = LocalWakeups() if local is None else local

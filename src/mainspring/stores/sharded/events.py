@@ -46,9 +46,9 @@ class ShardedEventMixin(ShardedMixin):
         found = await self._servers.those_there(lambda store: store.readers())
         oldest: dict[str, Instant | None] = {}
         for reader in (reader for part in found.values() for reader in part):
-            places = [place for place in (oldest.get(reader.name), reader.oldest) if place is not None]
-            oldest[reader.name] = min(places, default=None)
-        return [ReaderView(name, place) for name, place in sorted(oldest.items())]
+            groups = [group for group in (oldest.get(reader.name), reader.oldest) if group is not None]
+            oldest[reader.name] = min(groups, default=None)
+        return [ReaderView(name, group) for name, group in sorted(oldest.items())]
 
     async def notification_rows(self) -> NotificationRows:
         """Return the alert state of all servers, for display. Alerts are sent for each server separately."""
@@ -90,19 +90,19 @@ class ShardedEventMixin(ShardedMixin):
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
         if position is None:
             newest = await self._servers.those_there(lambda store: store.events_after(None, limit))
-            return [], join_position({server.number: place for server, (_, place) in newest.items()})
+            return [], join_position({server.number: group for server, (_, group) in newest.items()})
         parts = split_position(position)
         if parts is None or not {server.number for server in self._servers.all if not server.away} <= parts.keys():
             raise NotFound("the position says nothing of one of the servers")
-        places = parts
+        groups = parts
         numbers = {server.store: server.number for server in self._servers.all}
-        found = await self._servers.those_there(lambda store: store.events_after(places[numbers[store]], limit))
+        found = await self._servers.those_there(lambda store: store.events_after(groups[numbers[store]], limit))
         batches = _merged({server.number: batches for server, (batches, _) in found.items()}, limit)
-        places = dict(parts)
+        groups = dict(parts)
         for batch in batches:
             # The batches of one server are in order.
-            places |= split_position(batch.position) or {}
-        return batches, join_position(places)
+            groups |= split_position(batch.position) or {}
+        return batches, join_position(groups)
 
 
 def _merged(found: dict[int, list[EventBatch]], limit: int) -> list[EventBatch]:

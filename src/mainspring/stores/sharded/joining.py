@@ -17,88 +17,89 @@ async def join(servers: Sequence[Server]) -> int:
     servers are available: otherwise a server number could be used twice.
     """
     there = [server for server in servers if not server.away]
-    standings = await _look(there)
-    if any(standing.set_id is None for standing in standings.values()):
+    statuses = await _look(there)
+    if any(status.set_id is None for status in statuses.values()):
         if len(there) < len(servers):
             away = ", ".join(server.name for server in servers if server.away)
-            raise StoreUnavailable(f"a new server joins when all of them are there, and {away} is away")
-        first = min(there, key=lambda server: (_number(standings[server]), servers.index(server)))
+            raise StoreUnavailable(f"a new server can join only while all servers are available; unavailable: {away}")
+        first = min(there, key=lambda server: (_number(statuses[server]), servers.index(server)))
 
         async def meanwhile() -> None:
             await _join_all(first, await _look(there))
 
         await first.store.while_alone("servers", meanwhile)
-        standings = await _look(there)
-    _check(standings)
-    for server, standing in standings.items():
-        server.number = _number(standing)
-    return next(iter(standings.values())).shards
+        statuses = await _look(there)
+    _check(statuses)
+    for server, status in statuses.items():
+        server.number = _number(status)
+    return next(iter(statuses.values())).shards
 
 
 async def _look(servers: Sequence[Server]) -> dict[Server, PlacementStatus]:
-    return {server: await server.ask(PostgresStore.standing) for server in servers}
+    return {server: await server.ask(PostgresStore.status) for server in servers}
 
 
-def _number(standing: PlacementStatus) -> int:
-    return MOST_SERVERS if standing.number is None else standing.number
+def _number(status: PlacementStatus) -> int:
+    return MOST_SERVERS if status.number is None else status.number
 
 
-async def _join_all(first: Server, standings: dict[Server, PlacementStatus]) -> None:
+async def _join_all(first: Server, statuses: dict[Server, PlacementStatus]) -> None:
     """Add the new servers. The caller holds the lock."""
-    _check(standings)
-    places = places_of(standings[first].shards)
-    newcomers = [server for server, standing in standings.items() if standing.set_id is None]
+    _check(statuses)
+    groups = places_of(statuses[first].shards)
+    newcomers = [server for server, status in statuses.items() if status.set_id is None]
     for server in newcomers:
-        if standings[server].used:
+        if statuses[server].used:
             raise Conflict(
-                f"{server.name} holds a store of its own, whose ids say nothing of places: it cannot be one of several"
+                f"{server.name} holds a store of its own, whose ids name no placement group: "
+                "it cannot join a sharded store"
             )
-    set_id = standings[first].set_id
+    set_id = statuses[first].set_id
     if set_id is None:
-        await _make(first, [server for server in newcomers if server is not first], places)
+        await _make(first, [server for server in newcomers if server is not first], groups)
         return
-    last = max(standing.number for standing in standings.values() if standing.number is not None)
+    last = max(status.number for status in statuses.values() if status.number is not None)
     for number, server in enumerate(newcomers, last + 1):
         if number >= MOST_SERVERS:
             raise Invalid("store", "has had too many servers", f"at most {MOST_SERVERS}")
-        await server.store.join_set(set_id, number, places)
+        await server.store.join_set(set_id, number, groups)
 
 
-async def _make(first: Server, others: Sequence[Server], places: int) -> None:
+async def _make(first: Server, others: Sequence[Server], groups: int) -> None:
     """Create a new store: the first server keeps its share of the placement groups, and the others receive theirs.
 
     If the process dies in between, the next ``rebalance`` finishes the moves.
     """
     set_id = uuid.uuid4().hex
     numbers = range(len(others) + 1)
-    homes = dict.fromkeys(range(places), 0) | dict(moves_for_balance(dict.fromkeys(range(places), 0), numbers))
-    departing = {place: number for place, number in homes.items() if number}
-    here = [place for place, number in homes.items() if not number]
-    await first.store.join_set(set_id, 0, places, here, departing)
+    homes = dict.fromkeys(range(groups), 0) | dict(moves_for_balance(dict.fromkeys(range(groups), 0), numbers))
+    departing = {group: number for group, number in homes.items() if number}
+    here = [group for group, number in homes.items() if not number]
+    await first.store.join_set(set_id, 0, groups, here, departing)
     for number, server in enumerate(others, 1):
-        mine = [place for place, home in homes.items() if home == number]
-        await server.store.join_set(set_id, number, places, mine)
+        mine = [group for group, home in homes.items() if home == number]
+        await server.store.join_set(set_id, number, groups, mine)
         await first.store.forget_departures(mine)
 
 
-async def move(place: int, source: Server, target: Server) -> None:
+async def move(group: int, source: Server, target: Server) -> None:
     """Move a placement group with all its rows to another server. Any process may repeat this at any point."""
-    await source.ask(lambda store: store.depart(place, target.number))
-    baggage = await source.ask(lambda store: store.baggage(place))
-    if baggage is not None:
-        if baggage.target != target.number:
+    await source.ask(lambda store: store.depart(group, target.number))
+    transfer = await source.ask(lambda store: store.transfer(group))
+    if transfer is not None:
+        if transfer.target != target.number:
             # The group may have arrived there already: two servers would own it.
-            raise Conflict(f"place {place} is on its way to server {baggage.target}")
-        await target.ask(lambda store: store.arrive(place, baggage))
-        await source.ask(lambda store: store.forget_departures([place]))
+            raise Conflict(f"placement group {group} is moving to server {transfer.target}")
+        await target.ask(lambda store: store.arrive(group, transfer))
+        await source.ask(lambda store: store.forget_departures([group]))
 
 
-def _check(standings: dict[Server, PlacementStatus]) -> None:
-    if len({standing.store_id for standing in standings.values()}) < len(standings):
+def _check(statuses: dict[Server, PlacementStatus]) -> None:
+    if len({status.store_id for status in statuses.values()}) < len(statuses):
         raise Invalid("store", "names a server twice")
-    if len({standing.shards for standing in standings.values()}) > 1:
+    if len({status.shards for status in statuses.values()}) > 1:
         raise Conflict("the servers were made with different numbers of shards: ids would not fit")
-    sets = {standing.set_id for standing in standings.values() if standing.set_id is not None}
+    sets = {status.set_id for status in statuses.values() if status.set_id is not None}
     if len(sets) > 1:
-        names = ", ".join(server.name for server in standings)
+        names = ", ".join(server.name for server in statuses)
         raise Conflict(f"these are servers of different stores: {names}")

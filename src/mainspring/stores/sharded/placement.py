@@ -15,7 +15,7 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     number: int
     address: str
     away: bool
-    places: tuple[int, ...]
+    placement_groups: tuple[int, ...]
     #: Placement groups that have left it and have not arrived yet.
     leaving: tuple[int, ...] = ()
 
@@ -28,8 +28,8 @@ class ShardedPlacementMixin(ShardedMixin):
                 number=server.number,
                 address=server.name,
                 away=server.away,
-                places=tuple(sorted(place for place, home in self._servers.homes.items() if home is server)),
-                leaving=tuple(server.standing.departing) if server.standing is not None else (),
+                placement_groups=tuple(sorted(group for group, home in self._servers.homes.items() if home is server)),
+                leaving=tuple(server.status.departing) if server.status is not None else (),
             )
             for server in self._servers.all
         ]
@@ -44,25 +44,27 @@ class ShardedPlacementMixin(ShardedMixin):
             raise Invalid("without", f"there is no server {without}")
         await self._servers.read_map()
         moves: list[tuple[int, int, int]] = []
-        homes = {place: home.number for place, home in self._servers.homes.items()}
+        homes = {group: home.number for group, home in self._servers.homes.items()}
         for server in by_number.values():
-            if server.standing is not None:
-                for place, target in server.standing.departing.items():
-                    moves.append((place, server.number, target))
-                    homes[place] = target
-        if len(homes) < self._servers.places:
-            raise StoreUnavailable("some places are on servers that are not named in store")
+            if server.status is not None:
+                for group, target in server.status.departing.items():
+                    moves.append((group, server.number, target))
+                    homes[group] = target
+        if len(homes) < self._servers.groups:
+            raise StoreUnavailable("some placement groups are on servers that are not named in the setting store")
         targets = [number for number in sorted(by_number) if number != without]
-        return moves + [(place, homes[place], number) for place, number in moves_for_balance(homes, targets)]
+        return moves + [(group, homes[group], number) for group, number in moves_for_balance(homes, targets)]
 
-    async def move_place(self, place: int, source: int, target: int) -> None:
+    async def move_placement_group(self, group: int, source: int, target: int) -> None:
         """Move a placement group to another server. Any process may repeat this at any point, also at the same time."""
         by_number = self._all_there()
-        await move(place, by_number[source], by_number[target])
+        await move(group, by_number[source], by_number[target])
         await self._servers.read_map()
 
     def _all_there(self) -> dict[int, Server]:
         away = [str(server) for server in self._servers.all if server.away]
         if away:
-            raise StoreUnavailable(f"places move when every server is there, and {', '.join(away)} is away")
+            raise StoreUnavailable(
+                f"placement groups can move only while every server is available; unavailable: {', '.join(away)}"
+            )
         return {server.number: server for server in self._servers.all}

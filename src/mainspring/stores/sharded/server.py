@@ -35,7 +35,7 @@ class Server:
         #: Its address without secrets, for display.
         self.name = name
         self.number = -1
-        self.standing: PlacementStatus | None = None
+        self.status: PlacementStatus | None = None
         self.away = True
         self._clock = clock
         self._probing: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class Server:
 
     async def ask(self, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
         if self.away:
-            raise StoreUnavailable(f"{self} of the store is away")
+            raise StoreUnavailable(f"{self} of the store is unavailable")
         try:
             return await call(self.store)
         except StoreUnavailable as error:

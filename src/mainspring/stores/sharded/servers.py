@@ -25,7 +25,7 @@ class ServerSet:
         #: The servers, in the order of their numbers once they are open.
         self.all = list(servers)
         self.shards = 0
-        self.places = 0
+        self.groups = 0
         self._homes: dict[int, Server] = {}
         self._versions: dict[int, int] = {}
         self._by_digits: dict[str, int] = {}
@@ -40,7 +40,7 @@ class ServerSet:
                 raise problem
         try:
             self.shards = await join(self.all)
-            self.places = places_of(self.shards)
+            self.groups = places_of(self.shards)
             await self.read_map()
         except BaseException:
             await self.close()
@@ -62,50 +62,47 @@ class ServerSet:
     async def read_map(self) -> None:
         """Read the placement map from every server. An unavailable server is assumed to own what it owned before."""
         there = [server for server in self.all if not server.away]
-        standings = await asyncio.gather(
-            *(server.ask(PostgresStore.standing) for server in there), return_exceptions=True
-        )
-        for server, standing in zip(there, standings, strict=True):
-            if isinstance(standing, StoreUnavailable):
+        statuses = await asyncio.gather(*(server.ask(PostgresStore.status) for server in there), return_exceptions=True)
+        for server, status in zip(there, statuses, strict=True):
+            if isinstance(status, StoreUnavailable):
                 continue
-            if isinstance(standing, BaseException):
-                raise standing
-            server.standing = standing
-            for place in [place for place, home in self._homes.items() if home is server]:
-                if place not in standing.places:
-                    del self._homes[place], self._versions[place]
-            for place, version in standing.places.items():
-                if version >= self._versions.get(place, 0):
-                    self._versions[place] = version
-                    self._homes[place] = server
+            if isinstance(status, BaseException):
+                raise status
+            server.status = status
+            for group in [group for group, home in self._homes.items() if home is server]:
+                if group not in status.groups:
+                    del self._homes[group], self._versions[group]
+            for group, version in status.groups.items():
+                if version >= self._versions.get(group, 0):
+                    self._versions[group] = version
+                    self._homes[group] = server
 
     @property
     def homes(self) -> dict[int, Server]:
         return dict(self._homes)
 
-    def home(self, place: int) -> Server:
-        server = self._homes.get(place)
+    def home(self, group: int) -> Server:
+        server = self._homes.get(group)
         if server is None:
             raise StoreUnavailable(
-                f"place {place} of the store is on its way to another server, or on one that does not answer or is not "
-                "named in store"
+                f"placement group {group} is moving, or its server is unavailable or not named in the setting store"
             )
         return server
 
     def of_id(self, identifier: str) -> int:
         # Cached by the digits that hold the shard: millions of ids have the same few.
         digits = identifier[16:20]
-        place = self._by_digits.get(digits)
-        if place is None:
-            place = self._by_digits[digits] = place_of(identifier, self.places)
-        return place
+        group = self._by_digits.get(digits)
+        if group is None:
+            group = self._by_digits[digits] = place_of(identifier, self.groups)
+        return group
 
     def of_tenant(self, tenant: str, placement: str = "") -> int:
-        return place_for(tenant, placement, self.places)
+        return place_for(tenant, placement, self.groups)
 
     async def at(
         self,
-        place: int,
+        group: int,
         call: Callable[[PostgresStore], Awaitable[T]],
         missing: Callable[[T], bool] = lambda _: False,
     ) -> T:
@@ -114,17 +111,17 @@ class ServerSet:
         async def ask(store: PostgresStore, _: Sequence[int]) -> list[T]:
             return [await call(store)]
 
-        [answer] = await self.spread([place], lambda place: place, ask, missing)
+        [answer] = await self.spread([group], lambda group: group, ask, missing)
         return answer
 
     async def spread(
         self,
         items: Sequence[Item],
-        place: Callable[[Item], int],
+        group_of: Callable[[Item], int],
         call: Callable[[PostgresStore, Sequence[Item]], Awaitable[Sequence[T]]],
         missing: Callable[[T], bool] = lambda _: False,
     ) -> list[T]:
-        """Ask the server of each item; return the answers in order. Raises ``PartlyAnswered`` if some did not answer.
+        """Ask the server of each item; return the answers in order. Raises ``PartialAnswer`` if some did not answer.
 
         An item with a ``missing`` answer is asked for again if the placement map was outdated.
         """
@@ -135,15 +132,15 @@ class ServerSet:
             asked_by = self._versions.copy()
             groups: dict[Server, list[int]] = {}
             error = None
-            by_place: dict[int, list[int]] = {}
+            by_group: dict[int, list[int]] = {}
             for number in todo:
-                by_place.setdefault(place(items[number]), []).append(number)
-            for at, numbers in by_place.items():
+                by_group.setdefault(group_of(items[number]), []).append(number)
+            for at, numbers in by_group.items():
                 try:
                     groups.setdefault(self.home(at), []).extend(numbers)
                 except StoreUnavailable as unknown:
                     error = unknown
-            if len(by_place) > 1:
+            if len(by_group) > 1:
                 for group in groups.values():
                     group.sort()
             found, failed = await self._ask_groups(groups, items, call)
@@ -159,7 +156,7 @@ class ServerSet:
             todo = [
                 number
                 for number in open_ones
-                if self._versions.get(at := place(items[number])) != asked_by.get(at) or at not in self._homes
+                if self._versions.get(at := group_of(items[number])) != asked_by.get(at) or at not in self._homes
             ]
             if not todo:
                 break
@@ -167,7 +164,7 @@ class ServerSet:
                 answers.pop(number, None)
         if len(answers) < len(items):
             raise PartialAnswer(
-                str(error or "the places of the store are just being moved"),
+                str(error or "placement groups are being moved"),
                 [answers.get(number) for number in range(len(items))],
             ) from error
         return [answers[number] for number in range(len(items))]
@@ -212,14 +209,16 @@ class ServerSet:
         """
         away = [str(server) for server in self.all if server.away]
         if away:
-            raise StoreUnavailable(f"this must be known to every server of the store, and {', '.join(away)} is away")
+            raise StoreUnavailable(
+                f"a change that every server must have needs all of them; unavailable: {', '.join(away)}"
+            )
         return [await server.ask(call) for server in self.all]
 
     async def those_there(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[Server, T]:
         """Ask all available servers at once; fails if none answers. Slow servers are waited for only briefly."""
         asked = {asyncio.create_task(server.ask(call)): server for server in self.all if not server.away}
         if not asked:
-            raise StoreUnavailable("every server of the store is away")
+            raise StoreUnavailable("every server of the store is unavailable")
         try:
             done, late = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             if late:

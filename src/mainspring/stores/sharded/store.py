@@ -47,7 +47,7 @@ class ShardedStore(
 
     async def open(self) -> None:
         await self._servers.open()
-        self.shards, self.place_count = self._servers.shards, self._servers.places
+        self.shards, self.place_count = self._servers.shards, self._servers.groups
 
     async def close(self) -> None:
         await self._servers.close()

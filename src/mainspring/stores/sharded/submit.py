@@ -25,26 +25,28 @@ class ShardedSubmitMixin(ShardedMixin):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         placed = False
         for run in runs:
-            self._check_place(run)
+            self._check_group(run)
             placed = placed or bool(run.placement)
         if placed:
             runs = [scoped(run) if run.placement else run for run in runs]
         return await self._servers.spread(runs, lambda run: self._servers.of_id(run.id), PostgresStore.submit)
 
-    def _check_place(self, run: NewRun) -> None:
-        place = self._servers.of_id(run.id)
-        beside = run.replay_of is not None and self._servers.of_id(run.replay_of) == place
-        if place != self._servers.of_tenant(run.tenant, run.placement) and not beside:
-            whose = f"tenant {run.tenant}" + (f", placement {run.placement}" if run.placement else "")
+    def _check_group(self, run: NewRun) -> None:
+        group = self._servers.of_id(run.id)
+        beside = run.replay_of is not None and self._servers.of_id(run.replay_of) == group
+        if group != self._servers.of_tenant(run.tenant, run.placement) and not beside:
+            owner = f"tenant {run.tenant}" + (f", placement {run.placement}" if run.placement else "")
             raise Invalid(
-                "id", f"{run.id} lies in place {place}, which is not that of {whose}", "let the store make it"
+                "id",
+                f"{run.id} belongs to placement group {group}, which is not that of {owner}",
+                "let the store make it",
             )
         if run.after is not None:
             for parent in run.after.parents:
-                if self._servers.of_id(parent) != place:
+                if self._servers.of_id(parent) != group:
                     raise Invalid(
                         "dependsOn",
-                        f"{parent} lies in another place of the store, and perhaps on another server",
+                        f"{parent} belongs to another placement group, which may be on another server",
                         "runs of the same tenant and placement",
                     )
 
@@ -55,7 +57,9 @@ class ShardedSubmitMixin(ShardedMixin):
 
     def _check_job(self, job: NewJob) -> None:
         if self._servers.of_id(job.id) != self._servers.of_tenant(job.tenant):
-            raise Invalid("id", f"{job.id} lies in another place than tenant {job.tenant}", "let the store make it")
+            raise Invalid(
+                "id", f"{job.id} does not belong to the placement group of tenant {job.tenant}", "let the store make it"
+            )
 
     async def set_jobs_state(
         self, jobs: Collection[JobId], state: JobState, author: Author | None = None, resume_at: Instant | None = None

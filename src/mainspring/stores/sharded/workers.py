@@ -155,7 +155,7 @@ class ShardedWorkerMixin(ShardedMixin):
         """
         there = [server for server in self._servers.all if not server.away]
         if not there:
-            raise StoreUnavailable("every server of the store is away")
+            raise StoreUnavailable("every server of the store is unavailable")
         self._turn += 1
         first = self._turn % len(there)
         found: list[HeldRun] = []

@@ -19,7 +19,7 @@ CREATE TABLE meta (
     hint_key    uuid NOT NULL DEFAULT gen_random_uuid()
 );
 
--- Numbers of names. kind: 1 tenant, 2 task, 3 queue, 4 label set (see run.lane), 5 lane of a tenant (see queue_policy).
+-- Numbers of names. kind: 1 tenant, 2 task, 3 queue, 4 label set (see run.claim_group), 5 claim_group of a tenant (see queue_policy).
 CREATE TABLE name (
     id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind smallint NOT NULL,
@@ -61,7 +61,7 @@ CREATE TABLE session (
     lease        bigint NOT NULL DEFAULT 0,
     draining     boolean NOT NULL DEFAULT false,
     labels       text[] NOT NULL DEFAULT '{}',
-    lanes        integer[],                   -- lanes that it may claim from besides 0; null: none
+    claim_groups        integer[],                   -- claim_groups that it may claim from besides 0; null: none
     priorities   smallint[] NOT NULL DEFAULT '{}',  -- of a worker with a pool of slots for each priority
     clock_offset bigint,                      -- how far the clock of its node is ahead of the store's; null: not reported
     clock_error  bigint,                      -- the error bound of clock_offset
@@ -77,10 +77,10 @@ CREATE TABLE shard (
     epoch bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- Preference orders of data centers that runs require, by lane, and the data center that serves that lane now. Lanes are
+-- Preference orders of data centers that runs require, by claim_group, and the data center that serves that claim_group now. Lanes are
 -- names of kind 4; the order is the word among them with a > in it.
 CREATE TABLE datacenter_order (
-    lane    integer PRIMARY KEY,
+    claim_group    integer PRIMARY KEY,
     serving text NOT NULL,
     why     text NOT NULL DEFAULT '',
     since   bigint NOT NULL
@@ -225,7 +225,7 @@ CREATE TABLE run (
     lost          smallint NOT NULL,
     tenant        integer NOT NULL,
     queue         integer NOT NULL,
-    lane          integer NOT NULL DEFAULT 0, -- the label set that it requires; 0: none; negative: that session alone
+    claim_group          integer NOT NULL DEFAULT 0, -- the label set that it requires; 0: none; negative: that session alone
     body_bucket   integer NOT NULL,
     rank          bigint NOT NULL,
     due           bigint NOT NULL,
@@ -240,7 +240,7 @@ CREATE TABLE run (
     start_by      bigint,
     deadline      bigint,
     cancel_at     bigint,
-    gate          bigint,                     -- the ordering key that it holds
+    key_lock          bigint,                     -- the ordering key that it holds
     scheduled_at  bigint,
     job_id        uuid,
     job_version   integer,
@@ -257,7 +257,7 @@ CREATE TABLE run (
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
         autovacuum_analyze_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX run_ready ON run (queue, lane, rank, id) WHERE state = 3;
+CREATE INDEX run_ready ON run (queue, claim_group, rank, id) WHERE state = 3;
 CREATE INDEX run_held ON run (session) WHERE state = 4;
 CREATE INDEX run_start_by ON run (start_by) WHERE start_by IS NOT NULL AND state = 3;
 CREATE INDEX run_deadline ON run (deadline) WHERE deadline IS NOT NULL AND state = 3;
@@ -278,7 +278,7 @@ CREATE TABLE waiting (
     lost          smallint NOT NULL,
     tenant        integer NOT NULL,
     queue         integer NOT NULL,
-    lane          integer NOT NULL DEFAULT 0,
+    claim_group          integer NOT NULL DEFAULT 0,
     body_bucket   integer NOT NULL,
     due           bigint NOT NULL,
     created_at    bigint NOT NULL,
@@ -290,7 +290,7 @@ CREATE TABLE waiting (
     start_by      bigint,
     deadline      bigint,
     cancel_at     bigint,
-    gate          bigint,                     -- the ordering key that it holds or waits for
+    key_lock          bigint,                     -- the ordering key that it holds or waits for
     scheduled_at  bigint,
     job_id        uuid,
     job_version   integer,
@@ -305,7 +305,7 @@ CREATE TABLE waiting (
     rank          bigint                      -- the rank that it keeps when it is queued again
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX waiting_due ON waiting (shard, due) WHERE state = 1;
-CREATE INDEX waiting_blocked ON waiting (gate, due, id) WHERE state = 2;
+CREATE INDEX waiting_blocked ON waiting (key_lock, due, id) WHERE state = 2;
 CREATE INDEX waiting_start_by ON waiting (start_by) WHERE start_by IS NOT NULL;
 CREATE INDEX waiting_deadline ON waiting (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX waiting_tenant ON waiting (tenant, id);
@@ -350,7 +350,7 @@ CREATE INDEX idempotency_expires ON idempotency (expires_at);
 -- Limits ------------------------------------------------------------------------------------------------------------------
 
 -- An ordering key, which lets one run through at a time. Taking and releasing the key locks its row.
-CREATE TABLE gate (
+CREATE TABLE key_lock (
     key    bigint PRIMARY KEY,
     holder uuid
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
@@ -381,16 +381,16 @@ CREATE TABLE unique_run (
     PRIMARY KEY (tenant, key)
 );
 
--- Settings of a queue. In a fair queue every tenant has lanes of its own, and where workers have a pool of slots for each
--- priority every priority has: a name of kind 5, tenant:lane:priority, with the lane that the run would have otherwise; 0 is
--- any tenant, any priority. Runs that are in another lane are moved by the next claim.
+-- Settings of a queue. In a fair queue every tenant has claim_groups of its own, and where workers have a pool of slots for each
+-- priority every priority has: a name of kind 5, tenant:claim_group:priority, with the claim_group that the run would have otherwise; 0 is
+-- any tenant, any priority. Runs that are in another claim_group are moved by the next claim.
 CREATE TABLE queue_policy (
     queue    integer PRIMARY KEY,
     policy   bytea NOT NULL,
     closely  boolean NOT NULL,                -- a claim must lock this row, so that claims of the queue take turns
     fair     boolean NOT NULL,
     pooled   boolean NOT NULL DEFAULT false,  -- there are workers with a pool of slots for each priority
-    laned    boolean NOT NULL DEFAULT false,  -- there may be lanes of kind 5: it is fair or pooled, or was fair
+    grouped    boolean NOT NULL DEFAULT false,  -- there may be claim_groups of kind 5: it is fair or pooled, or was fair
     weighted boolean NOT NULL DEFAULT false,  -- there may be runs that take more than one slot
     clock    bigint NOT NULL DEFAULT 0,       -- of fair turns: the highest tag that was served
     retries  bigint,                          -- its retry budget: so many in each period
@@ -778,7 +778,7 @@ CREATE TABLE server (
 );
 
 -- All placement groups of the store. The version grows with every move.
-CREATE TABLE place (
+CREATE TABLE placement_group (
     id      smallint PRIMARY KEY,
     here    boolean NOT NULL,
     version bigint NOT NULL
@@ -786,16 +786,16 @@ CREATE TABLE place (
 
 -- Placement groups that have left, with all their rows, until the other server has stored them.
 CREATE TABLE departure (
-    place   smallint PRIMARY KEY,
+    placement_group smallint PRIMARY KEY,
     target  smallint NOT NULL,
     version bigint NOT NULL
 );
 CREATE TABLE departed (
-    place  smallint NOT NULL,
+    placement_group smallint NOT NULL,
     number integer NOT NULL,
     kind   text NOT NULL,                     -- a table
     rows   jsonb NOT NULL,
-    PRIMARY KEY (place, number)
+    PRIMARY KEY (placement_group, number)
 );
 
 
@@ -810,7 +810,7 @@ CREATE FUNCTION clock_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- The groups of a run's limits as rows.
-CREATE FUNCTION gates(limits bigint[]) RETURNS TABLE (kind bigint, number bigint, most bigint, per bigint, pause bigint)
+CREATE FUNCTION unpack_limits(limits bigint[]) RETURNS TABLE (kind bigint, number bigint, most bigint, per bigint, pause bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT limits[i], limits[i + 1], limits[i + 2], limits[i + 3], limits[i + 4]
           FROM generate_series(1, cardinality(limits), 5) AS i $$;
@@ -821,24 +821,24 @@ CREATE FUNCTION times_after(times bigint[], now bigint, per bigint, runs integer
     AS $$ SELECT ARRAY(SELECT t FROM unnest(times || array_fill(now, ARRAY[runs])) AS t WHERE t > now - per ORDER BY t) $$;
 
 -- The placement group of an id and of a tenant, as core/model/cluster/placement.py computes them.
-CREATE FUNCTION place_of(id uuid, places integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT (((get_byte(uuid_send(id), 8) << 8) | get_byte(uuid_send(id), 9)) & 16383) % places $$;
-CREATE FUNCTION place_for(tenant text, places integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT (('x' || left(encode(sha256(convert_to(tenant, 'UTF8')), 'hex'), 8))::bit(32)::bigint % places)::integer $$;
+CREATE FUNCTION compute_id_placement(id uuid, groups integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT (((get_byte(uuid_send(id), 8) << 8) | get_byte(uuid_send(id), 9)) & 16383) % groups $$;
+CREATE FUNCTION compute_tenant_placement(tenant text, groups integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT (('x' || left(encode(sha256(convert_to(tenant, 'UTF8')), 'hex'), 8))::bit(32)::bigint % groups)::integer $$;
 
 -- Called by triggers that are made when a server joins a sharded store, and made again with every move. Their condition lists
 -- the shards that are not here, so that a row of this server costs next to nothing.
 CREATE FUNCTION refuse_elsewhere() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'its place is on another server' USING ERRCODE = 'MS010';
+    RAISE EXCEPTION 'its placement group is on another server' USING ERRCODE = 'MS010';
 END $$;
 CREATE FUNCTION refuse_tenant_elsewhere() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     IF NOT EXISTS (
-        SELECT FROM place p, name n
-        WHERE n.id = NEW.tenant AND p.here AND p.id = place_for(n.name, (SELECT count(*)::integer FROM place))
+        SELECT FROM placement_group p, name n
+        WHERE n.id = NEW.tenant AND p.here AND p.id = compute_tenant_placement(n.name, (SELECT count(*)::integer FROM placement_group))
     ) THEN
-        RAISE EXCEPTION 'its place is on another server' USING ERRCODE = 'MS010';
+        RAISE EXCEPTION 'its placement group is on another server' USING ERRCODE = 'MS010';
     END IF;
     RETURN NEW;
 END $$;
@@ -894,12 +894,12 @@ CREATE TYPE new_run AS (
     queue_name  text,
     shard       smallint,
     priority    integer,
-    lane        integer,
+    claim_group        integer,
     due         bigint,
     timeout     bigint,
     start_by    bigint,
     deadline    bigint,
-    gate        bigint,
+    key_lock        bigint,
     policy      bytea,
     payload     bytea,
     about       bytea,
@@ -969,8 +969,8 @@ BEGIN
             (SELECT n.id FROM name n WHERE n.kind = 2 AND n.name = i.task),
             (SELECT n.id FROM name n WHERE n.kind = 1 AND n.name = i.tenant),
             (SELECT n.id FROM name n WHERE n.kind = 3 AND n.name = i.queue),
-            i.queue, coalesce(i.shard, any_shard), i.priority, coalesce(i.lane, 0), i.due, i.timeout, i.due + i.start_within,
-            i.due + i.deadline, i.gate, convert_to(i.policy, 'UTF8'), convert_to(i.payload, 'UTF8'),
+            i.queue, coalesce(i.shard, any_shard), i.priority, coalesce(i.claim_group, 0), i.due, i.timeout, i.due + i.start_within,
+            i.due + i.deadline, i.key_lock, convert_to(i.policy, 'UTF8'), convert_to(i.payload, 'UTF8'),
             convert_to(i.about, 'UTF8'), coalesce(i.tags, '{}'), decode(i.key, 'hex'), decode(i.fingerprint, 'hex'),
             i.limits
         )::new_run
@@ -980,8 +980,8 @@ BEGIN
                                 ELSE 300000 + w.day / 30 END AS bucket
             FROM jsonb_array_elements(asked -> 'runs') WITH ORDINALITY AS e(run, number),
                  jsonb_to_record(e.run) AS r(id uuid, shard integer, task text, tenant text, queue text, payload text,
-                     policy text, about text, tags text[], priority integer, lane integer, timeout bigint, at bigint,
-                     delay bigint, start_within bigint, deadline bigint, gate bigint, limits bigint[], key text,
+                     policy text, about text, tags text[], priority integer, claim_group integer, timeout bigint, at bigint,
+                     delay bigint, start_within bigint, deadline bigint, key_lock bigint, limits bigint[], key text,
                      fingerprint text, retention integer),
                  LATERAL (SELECT coalesce(r.at, moment + coalesce(r.delay, 0)) AS due,
                                  (greatest(moment, coalesce(r.at, moment + coalesce(r.delay, 0))) / a_day)::integer AS day) AS w,
@@ -1053,17 +1053,17 @@ BEGIN
         INSERT INTO body (bucket, id, task, policy, payload, tenant, about)
         SELECT r.bucket, r.id, r.task, r.policy, r.payload, r.tenant, r.about FROM unnest(runs) AS r
     ), queued AS (
-        INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
+        INSERT INTO run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due, created_at,
                          timeout, start_by, deadline)
-        SELECT r.id, r.shard, 3, r.priority, 0, 0, r.tenant, r.queue, r.lane, r.bucket, moment + r.priority * 1000000000::bigint,
+        SELECT r.id, r.shard, 3, r.priority, 0, 0, r.tenant, r.queue, r.claim_group, r.bucket, moment + r.priority * 1000000000::bigint,
                r.due, moment, r.timeout, r.start_by, r.deadline
-        FROM unnest(runs) AS r WHERE r.due <= moment AND r.gate IS NULL AND r.limits IS NULL
+        FROM unnest(runs) AS r WHERE r.due <= moment AND r.key_lock IS NULL AND r.limits IS NULL
     ), later AS (
-        INSERT INTO waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
-                             timeout, start_by, deadline, gate, limits)
-        SELECT r.id, r.shard, 1, r.priority, 0, 0, r.tenant, r.queue, r.lane, r.bucket, r.due, moment, r.timeout, r.start_by,
-               r.deadline, r.gate, r.limits
-        FROM unnest(runs) AS r WHERE r.due > moment OR r.gate IS NOT NULL OR r.limits IS NOT NULL
+        INSERT INTO waiting (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, due, created_at,
+                             timeout, start_by, deadline, key_lock, limits)
+        SELECT r.id, r.shard, 1, r.priority, 0, 0, r.tenant, r.queue, r.claim_group, r.bucket, r.due, moment, r.timeout, r.start_by,
+               r.deadline, r.key_lock, r.limits
+        FROM unnest(runs) AS r WHERE r.due > moment OR r.key_lock IS NOT NULL OR r.limits IS NOT NULL
     ), labels AS (
         INSERT INTO label (bucket, id, tenant, label)
         SELECT r.bucket, r.id, r.tenant, t.tag FROM unnest(runs) AS r, unnest(r.tags) AS t(tag) ON CONFLICT DO NOTHING
@@ -1074,7 +1074,7 @@ BEGIN
 
     -- Sent when the caller commits, each topic once.
     FOR topic IN
-        SELECT DISTINCT CASE WHEN r.due <= moment AND r.gate IS NULL AND r.limits IS NULL
+        SELECT DISTINCT CASE WHEN r.due <= moment AND r.key_lock IS NULL AND r.limits IS NULL
                              THEN 'queue:' || r.queue_name ELSE 'schedules' END
         FROM unnest(runs) AS r WHERE r.due <= moment + 5000000
     LOOP
@@ -1082,7 +1082,7 @@ BEGIN
     END LOOP;
 
     SELECT answers || coalesce(jsonb_agg(jsonb_build_array(r.number, replace(r.id::text, '-', ''),
-               CASE WHEN r.due <= moment AND r.gate IS NULL AND r.limits IS NULL THEN 3 ELSE 1 END, true, false)), '[]') INTO answers
+               CASE WHEN r.due <= moment AND r.key_lock IS NULL AND r.limits IS NULL THEN 3 ELSE 1 END, true, false)), '[]') INTO answers
     FROM unnest(runs) AS r;
     RETURN (SELECT coalesce(jsonb_agg(a.answer - 0 ORDER BY (a.answer ->> 0)::integer), '[]')
             FROM jsonb_array_elements(answers) AS a(answer));

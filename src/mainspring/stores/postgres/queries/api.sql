@@ -1,17 +1,17 @@
 -- name: ahead_of
 SELECT (SELECT count(*) FROM (
     SELECT FROM mainspring.run a
-    WHERE a.queue = r.queue AND a.lane = r.lane AND a.state = :QUEUED AND (a.rank, a.id) < (r.rank, r.id) LIMIT 10000
+    WHERE a.queue = r.queue AND a.claim_group = r.claim_group AND a.state = :QUEUED AND (a.rank, a.id) < (r.rank, r.id) LIMIT 10000
 ) AS better) AS ahead
 FROM mainspring.run r WHERE r.id = :run AND r.state = :QUEUED
 
--- name: gate_state
+-- name: limiter_state
 SELECT used, times, open_until FROM mainspring.limiter WHERE number = :number
 
--- name: inside_of_gate
--- Some of those inside of a gate: what is live and has it among its limits.
+-- name: runs_inside_limiter
+-- Some of those inside of a key_lock: what is live and has it among its limits.
 SELECT r.id FROM mainspring.run r
-WHERE r.limits IS NOT NULL AND EXISTS (SELECT FROM mainspring.gates(r.limits) AS g WHERE g.number = :number) ORDER BY r.id LIMIT :limit
+WHERE r.limits IS NOT NULL AND EXISTS (SELECT FROM mainspring.unpack_limits(r.limits) AS g WHERE g.number = :number) ORDER BY r.id LIMIT :limit
 
 -- name: list_jobs
 -- Newest first, in id order, of one tenant or of all.
@@ -68,7 +68,7 @@ FROM mainspring.minute WHERE at >= :since AND at < :until AND (:tenant::int IS N
 SELECT at, queued, running, lag FROM mainspring.load
 WHERE at >= :since AND at < :until AND tenant = -1 ORDER BY at
 
--- name: loads_of
+-- name: loads_by_tenant
 SELECT k.at, coalesce(sum(l.queued), 0)::bigint AS queued, coalesce(sum(l.running), 0)::bigint AS running,
        coalesce(max(l.lag), 0) AS lag
 FROM mainspring.load_seen k
@@ -112,7 +112,7 @@ FROM unnest(:runs::uuid[], :positions::bigint[]) AS p(run_id, after), LATERAL (
     WHERE run_id = p.run_id AND position > p.after ORDER BY position LIMIT :limit
 ) AS l ORDER BY p.run_id, l.position
 
--- name: attempts_under_way
+-- name: running_attempts
 -- Only these are heard; none of them ends before its report is kept.
 SELECT id, fence, attempt, tenant FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NOT NULL ORDER BY id FOR KEY SHARE
 
@@ -140,7 +140,7 @@ WITH RECURSIVE having_lines AS (
 )
 SELECT run_id FROM having_lines LIMIT :limit
 
--- name: forget_logs
+-- name: delete_logs
 DELETE FROM mainspring.log WHERE run_id = ANY (:runs::uuid[])
 
 -- name: log_sizes
@@ -170,8 +170,8 @@ DELETE FROM mainspring.log_day WHERE day < mainspring.now_us() / :DAY
 -- name: append_log
 INSERT INTO mainspring.log (run_id, at, attempt, text, tenant)
 SELECT i.id, mainspring.now_us(), i.attempt, i.text, i.tenant
-FROM unnest(:runs::uuid[], :attempts::smallint[], :texts::text[], :tenants::int[]) WITH ORDINALITY AS i(id, attempt, text, tenant, place)
-ORDER BY i.place
+FROM unnest(:runs::uuid[], :attempts::smallint[], :texts::text[], :tenants::int[]) WITH ORDINALITY AS i(id, attempt, text, tenant, position)
+ORDER BY i.position
 
 -- name: put_tenant
 INSERT INTO mainspring.tenant (number, created_at, running, quotas) VALUES (:number, mainspring.now_us(), :running, :quotas)
@@ -219,7 +219,7 @@ INSERT INTO mainspring.signed_out (id, ends_at) VALUES (:session, :ends_at) ON C
 -- name: signed_out
 SELECT 1 FROM mainspring.signed_out WHERE id = :session
 
--- name: touch_keys
+-- name: touch_api_keys
 UPDATE mainspring.api_key SET last_used_at = mainspring.now_us() WHERE id = ANY (:keys::text[])
 
 -- name: audit
@@ -287,7 +287,7 @@ WITH schedules AS (
 )
 DELETE FROM mainspring.job WHERE id = ANY (:jobs::uuid[])
 
--- name: bodies_of
+-- name: one_off_bodies
 -- Where the bodies of one-offs lie, wherever those are themselves.
 SELECT r.id, r.tenant, r.body_bucket AS bucket FROM mainspring.run r WHERE r.id = ANY (:runs::uuid[]) AND r.job_id IS NULL
 UNION ALL SELECT w.id, w.tenant, w.body_bucket FROM mainspring.waiting w WHERE w.id = ANY (:runs::uuid[]) AND w.job_id IS NULL
@@ -340,13 +340,13 @@ RETURNING clock.now
 
 -- name: editable_waiting
 -- A one-off of a tenant that never started, locked.
-SELECT id, state, gate, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now,
+SELECT id, state, key_lock, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now,
        NULL::bigint[] AS limits, has_children, CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits, mainspring.now_us() AS ready_at
 FROM mainspring.waiting
 WHERE id = :run AND tenant = :tenant AND job_id IS NULL AND fence = 0 FOR UPDATE
 
 -- name: editable_queued
-SELECT id, state, gate, body_bucket, created_at, replay_of, target, coalesce(queued_at, created_at) AS queued_at,
+SELECT id, state, key_lock, body_bucket, created_at, replay_of, target, coalesce(queued_at, created_at) AS queued_at,
        mainspring.now_us() AS now, limits, has_children, NULL::bigint AS waits, ready_at
 FROM mainspring.run
 WHERE id = :run AND tenant = :tenant AND job_id IS NULL AND fence = 0 AND claim IS NULL FOR UPDATE
@@ -367,4 +367,4 @@ ON CONFLICT (bucket, id) DO UPDATE
 SET task = excluded.task, policy = excluded.policy, payload = excluded.payload, about = excluded.about
 
 -- name: first_in_line
-SELECT id, due FROM mainspring.waiting WHERE gate = :key AND state = :BLOCKED AND id <> :run ORDER BY due, id LIMIT 1
+SELECT id, due FROM mainspring.waiting WHERE key_lock = :key AND state = :BLOCKED AND id <> :run ORDER BY due, id LIMIT 1

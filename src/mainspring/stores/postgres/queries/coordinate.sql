@@ -5,7 +5,7 @@ FROM (SELECT mainspring.now_us() AS now) AS clock
 WHERE s.id = :member AND s.live
 RETURNING clock.now
 
--- name: bury_members
+-- name: expire_members
 -- Schedulers alone: nobody's lease waits for a reader of events who is just coming. Workers are buried with their runs.
 UPDATE mainspring.session SET live = false, ended_at = now
 FROM (SELECT mainspring.now_us() AS now) AS clock
@@ -19,7 +19,7 @@ SELECT id, lease_until FROM mainspring.session WHERE kind = :SCHEDULER AND live 
 -- name: owned
 SELECT id, epoch FROM mainspring.shard WHERE owner = :member
 
--- name: take
+-- name: take_shards
 -- A lease that has run out is locked before its shards are taken, so that a renewal comes before this or after it.
 -- Owners are listed first: one that came while this waited for a lock is in no list, and keeps what it took.
 WITH owner AS MATERIALIZED (
@@ -40,10 +40,10 @@ WHERE h.id = ANY (ARRAY(
   AND EXISTS (SELECT FROM mainspring.session s WHERE s.id = :member AND s.live AND s.lease_until > mainspring.now_us())
 RETURNING h.id, h.epoch
 
--- name: give_up
+-- name: release_shards
 UPDATE mainspring.shard SET owner = NULL WHERE owner = :member AND id = ANY (:shards::smallint[])
 
--- name: tell_clock
+-- name: report_clock
 UPDATE mainspring.session SET clock_offset = :clock_offset, clock_error = :clock_error, knows = :knows, tzdata = :tzdata WHERE id = ANY (:sessions::bigint[])
 
 -- name: leave
@@ -55,7 +55,7 @@ UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE
 -- name: epochs
 SELECT id, epoch FROM mainspring.shard WHERE id = ANY (:shards::smallint[])
 
--- name: seal
+-- name: raise_epochs
 -- Another engine has granted these: who owned them before does not matter, the epoch does. Locked in order: two who
 -- seal at once do not wait for each other in a circle, and who comes second finds the epoch raised.
 UPDATE mainspring.shard h SET owner = :member, epoch = h.epoch + 1

@@ -1,4 +1,4 @@
--- name: places
+-- name: datacenters
 SELECT s.datacenter AS name,
        count(*) FILTER (WHERE s.kind = :WORKER AND s.live AND s.lease_until > clock.now AND NOT s.draining) AS workers,
        count(*) FILTER (WHERE s.kind = :WORKER AND s.live AND s.lease_until > clock.now AND s.draining) AS draining,
@@ -10,63 +10,63 @@ WHERE s.datacenter <> '' GROUP BY s.datacenter ORDER BY s.datacenter
 
 -- name: orders
 -- Only the word of an order has a > in it.
-SELECT n.id AS lane, n.name AS requires, o.serving, o.why, o.since
-FROM mainspring.name n LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id
+SELECT n.id AS claim_group, n.name AS requires, o.serving, o.why, o.since
+FROM mainspring.name n LEFT JOIN mainspring.datacenter_order o ON o.claim_group = n.id
 WHERE n.kind = :LABEL_SET_NAME AND strpos(n.name, '>') > 0 ORDER BY n.id
 
 -- name: move_orders
 -- Those that somebody else serves from now on. Of two who come at once one is told that it moved something.
-INSERT INTO mainspring.datacenter_order AS o (lane, serving, why, since)
-SELECT i.lane, i.serving, i.why, mainspring.now_us()
-FROM unnest(:lanes::int[], :servings::text[], :reasons::text[]) AS i(lane, serving, why) ORDER BY i.lane
-ON CONFLICT (lane) DO UPDATE SET serving = excluded.serving, why = excluded.why WHERE o.serving <> excluded.serving
-RETURNING lane
+INSERT INTO mainspring.datacenter_order AS o (claim_group, serving, why, since)
+SELECT i.claim_group, i.serving, i.why, mainspring.now_us()
+FROM unnest(:claim_groups::int[], :servings::text[], :reasons::text[]) AS i(claim_group, serving, why) ORDER BY i.claim_group
+ON CONFLICT (claim_group) DO UPDATE SET serving = excluded.serving, why = excluded.why WHERE o.serving <> excluded.serving
+RETURNING claim_group
 
 -- name: share_orders
--- The lanes of orders belong to the workers where they are served, and to nobody else. Nothing is written while that is so.
+-- The claim_groups of orders belong to the workers where they are served, and to nobody else. Nothing is written while that is so.
 UPDATE mainspring.session s
-SET lanes = nullif(ARRAY(SELECT l FROM unnest(s.lanes) AS l WHERE l <> ALL (:lanes::int[]) UNION ALL
-                         SELECT o.lane FROM unnest(:lanes::int[], :servings::text[], :other_labels::text[]) AS o(lane, serving, besides)
+SET claim_groups = nullif(ARRAY(SELECT l FROM unnest(s.claim_groups) AS l WHERE l <> ALL (:claim_groups::int[]) UNION ALL
+                         SELECT o.claim_group FROM unnest(:claim_groups::int[], :servings::text[], :other_labels::text[]) AS o(claim_group, serving, besides)
                          WHERE o.serving = s.datacenter AND string_to_array(o.besides, ',') <@ s.labels), '{}')
 FROM (
     SELECT w.id FROM mainspring.session w WHERE w.kind = :WORKER AND w.live AND EXISTS (
-        SELECT FROM unnest(:lanes::int[], :servings::text[], :other_labels::text[]) AS o(lane, serving, besides)
-        WHERE (o.lane = ANY (coalesce(w.lanes, '{}')))
+        SELECT FROM unnest(:claim_groups::int[], :servings::text[], :other_labels::text[]) AS o(claim_group, serving, besides)
+        WHERE (o.claim_group = ANY (coalesce(w.claim_groups, '{}')))
               <> (o.serving = w.datacenter AND string_to_array(o.besides, ',') <@ w.labels))
     ORDER BY w.id FOR UPDATE
 ) AS these
 WHERE s.id = these.id
 
--- name: note_move
--- What the ledger says of the ticks of a lane whose runs have not started. Recurring jobs only: others have no tick.
+-- name: record_preference_move
+-- What the ledger says of the ticks of a claim_group whose runs have not started. Recurring jobs only: others have no tick.
 UPDATE mainspring.ledger l SET reason = :reason
 FROM (
     SELECT r.job_id, r.scheduled_at, r.id FROM mainspring.run r
-    WHERE r.state = :QUEUED AND r.job_id IS NOT NULL AND r.lane = ANY (:lanes::int[])
+    WHERE r.state = :QUEUED AND r.job_id IS NOT NULL AND r.claim_group = ANY (:claim_groups::int[])
     UNION ALL
     SELECT w.job_id, w.scheduled_at, w.id FROM mainspring.waiting w
-    WHERE w.job_id IS NOT NULL AND w.lane = ANY (:lanes::int[])
+    WHERE w.job_id IS NOT NULL AND w.claim_group = ANY (:claim_groups::int[])
 ) AS t
 WHERE l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.run_id = t.id
   AND (l.reason = '' OR starts_with(l.reason, 'moved to ') OR starts_with(l.reason, 'moved back to '))
 
--- name: turns_of
--- The lanes of tenants and priorities that stand for a lane.
-SELECT id FROM mainspring.name WHERE kind = :CLAIM_GROUP_NAME AND split_part(name, ':', 2) = :lane::int::text
+-- name: claim_groups_of_label_set
+-- The claim_groups of tenants and priorities that stand for a claim_group.
+SELECT id FROM mainspring.name WHERE kind = :CLAIM_GROUP_NAME AND split_part(name, ':', 2) = :claim_group::int::text
 
--- name: place_loads
-WITH lanes AS MATERIALIZED (
+-- name: datacenter_loads
+WITH claim_groups AS MATERIALIZED (
     SELECT n.id, CASE WHEN strpos(n.name, '>') > 0 THEN o.serving ELSE substring(n.name from '(?:^|,)datacenter=([^,>]+)') END
-                 AS place
-    FROM mainspring.name n LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id WHERE n.kind = :LABEL_SET_NAME
+                 AS datacenter
+    FROM mainspring.name n LEFT JOIN mainspring.datacenter_order o ON o.claim_group = n.id WHERE n.kind = :LABEL_SET_NAME
 ), served AS MATERIALIZED (
-    SELECT id, place FROM lanes WHERE place IS NOT NULL
+    SELECT id, datacenter FROM claim_groups WHERE datacenter IS NOT NULL
     UNION ALL
-    SELECT n.id, l.place FROM mainspring.name n JOIN lanes l ON l.id::text = split_part(n.name, ':', 2)
-    WHERE n.kind = :CLAIM_GROUP_NAME AND l.place IS NOT NULL
+    SELECT n.id, l.datacenter FROM mainspring.name n JOIN claim_groups l ON l.id::text = split_part(n.name, ':', 2)
+    WHERE n.kind = :CLAIM_GROUP_NAME AND l.datacenter IS NOT NULL
 ), counted AS (
-    SELECT s.place AS name, count(*) AS queued, 0 AS running, min(r.due) AS oldest_due
-    FROM mainspring.run r JOIN served s ON s.id = r.lane WHERE r.state = :QUEUED GROUP BY s.place
+    SELECT s.datacenter AS name, count(*) AS queued, 0 AS running, min(r.due) AS oldest_due
+    FROM mainspring.run r JOIN served s ON s.id = r.claim_group WHERE r.state = :QUEUED GROUP BY s.datacenter
     UNION ALL
     SELECT s.datacenter, 0, count(*), NULL
     FROM mainspring.run r JOIN mainspring.session s ON s.id = r.session
@@ -75,22 +75,22 @@ WITH lanes AS MATERIALIZED (
 SELECT name, sum(queued)::bigint AS queued, sum(running)::bigint AS running, min(oldest_due) AS oldest_due
 FROM counted GROUP BY name ORDER BY name
 
--- name: active_in_place
+-- name: active_in_datacenter
 -- What is on its way of a job in one data centre, or in none.
-SELECT a.id, a.state, a.gate
-FROM (SELECT id, state, gate, scheduled_at FROM mainspring.waiting WHERE job_id = :job
-      UNION ALL SELECT id, state, gate, scheduled_at FROM mainspring.run WHERE job_id = :job) AS a
+SELECT a.id, a.state, a.key_lock
+FROM (SELECT id, state, key_lock, scheduled_at FROM mainspring.waiting WHERE job_id = :job
+      UNION ALL SELECT id, state, key_lock, scheduled_at FROM mainspring.run WHERE job_id = :job) AS a
 LEFT JOIN mainspring.ledger l ON l.job_id = :job AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
 WHERE l.target IS NULL OR l.target IN ('', :target)
 
--- name: unstopped_in_place
+-- name: unstopped_in_datacenter
 SELECT a.id
 FROM (SELECT id, scheduled_at FROM mainspring.waiting WHERE job_id = :job
       UNION ALL SELECT id, scheduled_at FROM mainspring.run WHERE job_id = :job AND cancel_at IS NULL) AS a
 LEFT JOIN mainspring.ledger l ON l.job_id = :job AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
 WHERE l.target IS NULL OR l.target IN ('', :target)
 
--- name: add_place_bodies
+-- name: add_datacenter_bodies
 -- The payload of a version for one data centre, with a policy that names it.
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
 SELECT b.bucket, i.id, b.task, i.policy, b.payload, b.tenant
@@ -106,5 +106,5 @@ FROM unnest(:buckets::int[], :bodies::uuid[], :policies::bytea[]) AS i(bucket, i
 JOIN mainspring.body b ON b.bucket = :FOREVER_BUCKET AND b.id = i.id
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
--- name: say_where
+-- name: set_datacenter
 UPDATE mainspring.session SET datacenter = :datacenter, version = :version WHERE id = :session AND (datacenter, version) <> (:datacenter, :version)

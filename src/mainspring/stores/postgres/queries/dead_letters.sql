@@ -1,4 +1,4 @@
--- name: newly_dead
+-- name: new_dead_letters
 -- What died since the last look, by group, and what is remembered of each.
 WITH looked AS MATERIALIZED (
     SELECT coalesce((SELECT until FROM mainspring.dead_watch), 0) AS since, mainspring.now_us() - :behind::bigint AS until
@@ -11,24 +11,24 @@ WITH looked AS MATERIALIZED (
 SELECT n.*, g.since, g.count, g.seen_at, g.grew_at, (SELECT until FROM looked) AS until
 FROM new n LEFT JOIN mainspring.dead_group g USING (tenant, task, fingerprint)
 
--- name: remember_dead
+-- name: put_dead_group
 INSERT INTO mainspring.dead_group (tenant, task, fingerprint, since, count, seen_at, grew_at)
 VALUES (:tenant, :task, :fingerprint, :since, :count, :seen_at, :grew_at)
 ON CONFLICT (tenant, task, fingerprint) DO UPDATE
 SET since = excluded.since, count = excluded.count, seen_at = excluded.seen_at, grew_at = excluded.grew_at
 
--- name: tell_dead
+-- name: emit_dead_letter_event
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
 SELECT mainspring.now_us(), :kind, :tenant, ARRAY[:run::uuid] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 
--- name: dead_seen
+-- name: advance_dead_letter_watch
 INSERT INTO mainspring.dead_watch AS w (until) VALUES (mainspring.now_us() - :behind::bigint)
 ON CONFLICT (only_row) DO UPDATE SET until = excluded.until WHERE w.until < excluded.until - :idle::bigint
 
--- name: forget_dead_groups
+-- name: prune_dead_groups
 DELETE FROM mainspring.dead_group WHERE seen_at < mainspring.now_us() - :quiet::bigint
 
--- name: forget_replays
+-- name: prune_replays
 DELETE FROM mainspring.replay WHERE NOT open AND ended_at < mainspring.now_us() - :kept::bigint
 
 -- name: put_replay

@@ -1,7 +1,7 @@
--- name: holder_of
-SELECT g.holder FROM mainspring.waiting w JOIN mainspring.gate g ON g.key = w.gate WHERE w.id = :run AND w.state = :BLOCKED
+-- name: key_holder
+SELECT g.holder FROM mainspring.waiting w JOIN mainspring.key_lock g ON g.key = w.key_lock WHERE w.id = :run AND w.state = :BLOCKED
 
--- name: owner_of
+-- name: shard_owner
 SELECT s.*, 0 AS running, (SELECT count(*) FROM mainspring.shard o WHERE o.owner = s.id) AS shards
 FROM mainspring.shard h JOIN mainspring.session s ON s.id = h.owner
 WHERE h.id = :shard AND s.live AND s.lease_until > mainspring.now_us()

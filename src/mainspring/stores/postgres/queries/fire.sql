@@ -23,9 +23,9 @@ WITH clock AS MATERIALIZED (
     SELECT t.*, m.shard, m.epoch, m.busy
     FROM unnest(:job_id::uuid[], :scheduled_at::bigint[], :decision::smallint[], :reason::text[], :run_id::uuid[], :due::bigint[], :late::boolean[], :ticks::int[],
                 :last_at::bigint[], :version::int[], :tenant::int[], :queue::int[], :priority::smallint[], :timeout::bigint[], :start_by::bigint[], :deadline::bigint[],
-                :body_id::uuid[], :origin::smallint[], :lane::int[], :limits::text[], :target::text[], :bucket::int[])
+                :body_id::uuid[], :origin::smallint[], :claim_group::int[], :limits::text[], :target::text[], :bucket::int[])
              AS t(job_id, scheduled_at, decision, reason, run_id, due, late, ticks, last_at, version, tenant, queue, priority,
-                  timeout, start_by, deadline, body_id, origin, lane, limits, target, bucket)
+                  timeout, start_by, deadline, body_id, origin, claim_group, limits, target, bucket)
     JOIN moved m ON m.job_id = t.job_id
 ), recorded AS (
     INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant,
@@ -40,20 +40,20 @@ WITH clock AS MATERIALIZED (
     WHERE ((t.job_id, t.scheduled_at, t.target) IN (
         SELECT job_id, scheduled_at, target FROM recorded WHERE decision = :TICK_RUN)) IS TRUE
 ), queued AS (
-    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
-    SELECT m.run_id, m.shard, :QUEUED, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket,
+    SELECT m.run_id, m.shard, :QUEUED, m.priority, 0, 0, m.tenant, m.queue, m.claim_group, m.bucket,
            clock.now + m.priority * :HEAD_START::bigint + CASE WHEN m.late THEN :LATE_PENALTY ELSE 0 END, m.due, clock.now, m.timeout,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
     FROM made m, clock WHERE m.due <= clock.now AND m.limits IS NULL
 ), later AS (
-    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
+    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, due, created_at,
                                     timeout, late, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin,
                                     limits)
-    SELECT m.run_id, m.shard, :SCHEDULED, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket, m.due, clock.now, m.timeout, m.late,
+    SELECT m.run_id, m.shard, :SCHEDULED, m.priority, 0, 0, m.tenant, m.queue, m.claim_group, m.bucket, m.due, clock.now, m.timeout, m.late,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin, m.limits::bigint[]
     FROM made m, clock WHERE m.due > clock.now OR m.limits IS NOT NULL
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.submitted', tenant, array_agg(run_id) FROM made
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
@@ -88,8 +88,8 @@ FROM unnest(:jobs::uuid[], :times::bigint[], :targets::text[]) AS t(job_id, sche
 ) AS l
 
 -- name: active_of_job
-SELECT id, state, gate FROM mainspring.waiting WHERE job_id = :job
-UNION ALL SELECT id, state, gate FROM mainspring.run WHERE job_id = :job
+SELECT id, state, key_lock FROM mainspring.waiting WHERE job_id = :job
+UNION ALL SELECT id, state, key_lock FROM mainspring.run WHERE job_id = :job
 
 -- name: unstopped_of_job
 SELECT id FROM mainspring.waiting WHERE job_id = :job
@@ -100,8 +100,8 @@ UNION ALL SELECT id FROM mainspring.run WHERE job_id = :job AND cancel_at IS NUL
 INSERT INTO mainspring.job AS j (id, tenant, name, version, state, created_at, updated_at)
 SELECT i.id, i.tenant, i.name, 0, :JOB_SCHEDULED, now, now
 FROM (SELECT mainspring.now_us() AS now) AS clock,
-     unnest(:jobs::uuid[], :tenants::int[], :names::text[]) WITH ORDINALITY AS i(id, tenant, name, place)
-ORDER BY i.place
+     unnest(:jobs::uuid[], :tenants::int[], :names::text[]) WITH ORDINALITY AS i(id, tenant, name, position)
+ORDER BY i.position
 ON CONFLICT (tenant, name) DO UPDATE SET updated_at = j.updated_at
 RETURNING id, tenant, name, version, state, mainspring.now_us() AS now
 

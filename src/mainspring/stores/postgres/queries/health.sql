@@ -21,7 +21,7 @@ SELECT c.relname AS name, pg_stat_get_dead_tuples(c.oid) AS dead, pg_stat_get_li
        (extract(epoch FROM now() - greatest(pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)))
         * 1000000)::bigint AS ago
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = :schema AND c.relname IN ('run', 'waiting', 'schedule', 'session', 'gate')
+WHERE n.nspname = :schema AND c.relname IN ('run', 'waiting', 'schedule', 'session', 'key_lock')
 
 -- name: transactions
 -- Whoever holds back what vacuum may remove, the furthest first. Who has no snapshot and has written nothing holds back nothing.
@@ -114,14 +114,14 @@ WHERE kind = :SCHEDULER AND live AND lease_until > mainspring.now_us() AND tzdat
 SELECT name FROM mainspring.session WHERE live AND lease_until < :since ORDER BY id LIMIT 100
 
 -- name: queued
--- A lane for a turn or a priority requires the labels of the lane it would be otherwise.
+-- A claim_group for a turn or a priority requires the labels of the claim_group it would be otherwise.
 SELECT q.name AS queue, t.name AS task, string_to_array(coalesce(l.name, ''), ',') AS requires, sum(n)::bigint AS runs FROM (
-    SELECT r.queue, b.task, r.lane, count(*) AS n
-    FROM (SELECT queue, greatest(lane, 0) AS lane, body_bucket, coalesce(body_id, id) AS body
+    SELECT r.queue, b.task, r.claim_group, count(*) AS n
+    FROM (SELECT queue, greatest(claim_group, 0) AS claim_group, body_bucket, coalesce(body_id, id) AS body
           FROM mainspring.run WHERE state = :QUEUED LIMIT 100000) AS r
     JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = r.body GROUP BY 1, 2, 3
 ) AS c JOIN mainspring.name q ON q.id = c.queue JOIN mainspring.name t ON t.id = c.task
-LEFT JOIN mainspring.name w ON w.id = c.lane AND w.kind IN (:LABEL_SET_NAME, :CLAIM_GROUP_NAME)
+LEFT JOIN mainspring.name w ON w.id = c.claim_group AND w.kind IN (:LABEL_SET_NAME, :CLAIM_GROUP_NAME)
 LEFT JOIN mainspring.name l ON l.kind = :LABEL_SET_NAME AND l.id = CASE w.kind WHEN :CLAIM_GROUP_NAME THEN split_part(w.name, ':', 2)::int ELSE w.id END
 GROUP BY 1, 2, 3 ORDER BY 4 DESC
 

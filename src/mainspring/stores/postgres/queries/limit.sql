@@ -7,7 +7,7 @@ WITH wanted AS MATERIALIZED (
     SELECT g.number FROM unnest(:numbers::bigint[], :peeks::int[]) AS n(number, most), LATERAL (
         SELECT w.limits FROM mainspring.waiting w
         WHERE w.state = :BLOCKED_BY_LIMIT AND w.waits = n.number ORDER BY w.due, w.id LIMIT n.most
-    ) AS w, LATERAL mainspring.gates(w.limits) AS g WHERE cardinality(w.limits) > 5
+    ) AS w, LATERAL mainspring.unpack_limits(w.limits) AS g WHERE cardinality(w.limits) > 5
 )
 SELECT l.number, l.kind, l.used, l.times, l.open_until, l.head, l.recalls, mainspring.now_us() AS now
 FROM mainspring.limiter l WHERE l.number = ANY (ARRAY(SELECT number FROM wanted)) ORDER BY l.number FOR UPDATE
@@ -23,8 +23,8 @@ RETURNING number, kind, used, times, open_until, head, recalls, mainspring.now_u
 SELECT number, kind, used, times, open_until, head, recalls, mainspring.now_us() AS now
 FROM mainspring.limiter WHERE number = ANY (:numbers::bigint[]) ORDER BY number FOR UPDATE SKIP LOCKED
 
--- name: limit_waiters
--- The first in line of each gate, as many as there is room. Nobody who holds a gate waits for a run.
+-- name: runs_blocked_by_limiters
+-- The first in line of each key_lock, as many as there is room. Nobody who holds a key_lock waits for a run.
 SELECT n.number AS waits, w.id, w.due, w.queue, w.limits
 FROM unnest(:numbers::bigint[], :limits::int[]) AS n(number, most), LATERAL (
     SELECT w.id, w.due, w.queue, w.limits FROM mainspring.waiting w
@@ -32,9 +32,9 @@ FROM unnest(:numbers::bigint[], :limits::int[]) AS n(number, most), LATERAL (
     ORDER BY w.due, w.id LIMIT n.most FOR UPDATE SKIP LOCKED
 ) AS w
 
--- name: wait_for
--- Rows of waiting that the caller has locked wait for a gate. They keep their ordering key meanwhile.
-UPDATE mainspring.waiting w SET state = :BLOCKED_BY_LIMIT, waits = i.number, holds = w.gate IS NOT NULL, rev = w.rev + 1
+-- name: block_by_limiters
+-- Rows of waiting that the caller has locked wait for a key_lock. They keep their ordering key meanwhile.
+UPDATE mainspring.waiting w SET state = :BLOCKED_BY_LIMIT, waits = i.number, holds = w.key_lock IS NOT NULL, rev = w.rev + 1
 FROM unnest(:runs::uuid[], :numbers::bigint[]) AS i(id, number) WHERE w.id = ANY (:runs::uuid[]) AND w.id = i.id
 
 -- name: save_limiters
@@ -46,60 +46,60 @@ SET used = i.used, times = coalesce(i.times::bigint[], l.times), open_until = i.
         SELECT FROM mainspring.run r WHERE r.limits[1] = :LIMIT_BREAKER AND r.limits[2] = l.number AND r.state = :QUEUED)
 FROM unnest(:number::bigint[], :used::int[], :times::text[], :open_until::bigint[], :forget_at::bigint[], :recalls::boolean[], :wake_at::bigint[])
          AS i(number, used, times, open_until, forget_at, recalls, wake_at),
-     LATERAL (SELECT (SELECT max(g.most)::int FROM mainspring.gates(first.limits) AS g WHERE g.number = i.number) AS most
+     LATERAL (SELECT (SELECT max(g.most)::int FROM mainspring.unpack_limits(first.limits) AS g WHERE g.number = i.number) AS most
               FROM (SELECT) AS one LEFT JOIN LATERAL (
                   SELECT w.limits FROM mainspring.waiting w WHERE w.state = :BLOCKED_BY_LIMIT AND w.waits = i.number
                   ORDER BY w.due, w.id LIMIT 1) AS first ON true) AS w
 WHERE l.number = ANY (:number::bigint[]) AND l.number = i.number
 
--- name: waking_limiters
+-- name: due_limiters
 SELECT number, kind FROM mainspring.limiter WHERE wake_at <= mainspring.now_us() ORDER BY wake_at LIMIT :limit
 
 -- name: recalling_limiters
 SELECT number, kind FROM mainspring.limiter WHERE recalls ORDER BY number LIMIT :limit
 
--- name: queued_of_breakers
+-- name: runs_queued_behind_breakers
 -- What passed before the breaker opened and has not started.
 SELECT r.id, r.limits FROM unnest(:breakers::bigint[]) AS b(number), LATERAL (
     SELECT r.id, r.limits FROM mainspring.run r
     WHERE r.limits[1] = :LIMIT_BREAKER AND r.limits[2] = b.number AND r.state = :QUEUED LIMIT :limit FOR UPDATE SKIP LOCKED
 ) AS r
 
--- name: call_back
+-- name: recall_runs
 -- Queued runs that the caller has locked wait again, in front of their breaker, and keep their rank.
 WITH back AS (
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) RETURNING *
 )
-INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
-                                timeout, rev, fence, late, holds, start_by, deadline, gate, scheduled_at, job_id, job_version,
+INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, due, created_at,
+                                timeout, rev, fence, late, holds, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, limits, has_children, waits, rank)
-SELECT b.id, b.shard, :BLOCKED_BY_LIMIT, b.priority, b.attempt, b.lost, b.tenant, b.queue, b.lane, b.body_bucket, b.due, b.created_at,
-       b.timeout, b.rev + 1, b.fence, b.attempt > 0, b.gate IS NOT NULL, b.start_by, b.deadline, b.gate, b.scheduled_at,
+SELECT b.id, b.shard, :BLOCKED_BY_LIMIT, b.priority, b.attempt, b.lost, b.tenant, b.queue, b.claim_group, b.body_bucket, b.due, b.created_at,
+       b.timeout, b.rev + 1, b.fence, b.attempt > 0, b.key_lock IS NOT NULL, b.start_by, b.deadline, b.key_lock, b.scheduled_at,
        b.job_id, b.job_version, b.body_id, b.replay_of, b.target, b.origin, b.limits, b.has_children, b.limits[2], b.rank
 FROM back b
 
--- name: awaited_limits
+-- name: blocking_limiters
 -- From first principles: gates with somebody in front of them, by number, from after `after` on; with the first in line.
-WITH RECURSIVE gate AS (
+WITH RECURSIVE key_lock AS (
     (SELECT w.waits, w.limits FROM mainspring.waiting w WHERE w.state = :BLOCKED_BY_LIMIT AND w.waits > :after
      ORDER BY w.waits, w.due, w.id LIMIT 1)
     UNION ALL
-    SELECT n.waits, n.limits FROM gate g, LATERAL (
+    SELECT n.waits, n.limits FROM key_lock g, LATERAL (
         SELECT w.waits, w.limits FROM mainspring.waiting w WHERE w.state = :BLOCKED_BY_LIMIT AND w.waits > g.waits
         ORDER BY w.waits, w.due, w.id LIMIT 1) AS n
 )
 SELECT g.waits AS number, g.limits, l.kind, l.used, l.times, l.open_until, l.recalls, l.wake_at, mainspring.now_us() AS now
-FROM (SELECT * FROM gate LIMIT :limit) AS g LEFT JOIN mainspring.limiter l ON l.number = g.waits
+FROM (SELECT * FROM key_lock LIMIT :limit) AS g LEFT JOIN mainspring.limiter l ON l.number = g.waits
 
--- name: astray
--- In front of no gate.
+-- name: unassigned_blocked_runs
+-- In front of no key_lock.
 SELECT id, due, queue, limits FROM mainspring.waiting WHERE state = :BLOCKED_BY_LIMIT AND waits IS NULL LIMIT :limit FOR UPDATE SKIP LOCKED
 
--- name: wrong_counts
--- From first principles: who is inside, as their rows say, against what the gate says. One snapshot sees both.
+-- name: limiters_with_wrong_counts
+-- From first principles: who is inside, as their rows say, against what the key_lock says. One snapshot sees both.
 WITH inside AS MATERIALIZED (
     SELECT g.number, g.kind, count(*) FILTER (WHERE g.kind <> :LIMIT_PER_PERIOD OR r.state = :QUEUED) AS runs
-    FROM (SELECT id, state, limits FROM mainspring.run WHERE limits IS NOT NULL) AS r, mainspring.gates(r.limits) AS g
+    FROM (SELECT id, state, limits FROM mainspring.run WHERE limits IS NOT NULL) AS r, mainspring.unpack_limits(r.limits) AS g
     GROUP BY g.number, g.kind
 )
 SELECT coalesce(i.number, l.number) AS number, coalesce(i.kind, l.kind)::smallint AS kind
@@ -107,11 +107,11 @@ FROM inside i FULL JOIN (SELECT number, kind, used FROM mainspring.limiter WHERE
 WHERE CASE WHEN coalesce(i.kind, l.kind) = :LIMIT_BREAKER THEN i.number IS NULL ELSE coalesce(i.runs, 0) <> coalesce(l.used, 0) END
 ORDER BY 1 LIMIT :limit
 
--- name: recount
+-- name: recount_limiters
 -- Of gates that are locked.
 UPDATE mainspring.limiter l SET used = CASE WHEN l.kind = :LIMIT_BREAKER AND i.runs > 0 THEN l.used ELSE i.runs END, wake_at = mainspring.now_us()
 FROM unnest(:numbers::bigint[]) AS n(number), LATERAL (
-    SELECT count(*)::int AS runs FROM mainspring.run r, mainspring.gates(r.limits) AS g
+    SELECT count(*)::int AS runs FROM mainspring.run r, mainspring.unpack_limits(r.limits) AS g
     WHERE r.limits IS NOT NULL AND g.number = n.number AND (g.kind <> :LIMIT_PER_PERIOD OR r.state = :QUEUED)
 ) AS i WHERE l.number = n.number
 
@@ -124,5 +124,5 @@ DELETE FROM mainspring.limiter WHERE number = ANY (ARRAY(
 
 -- name: due_rows
 -- Rows of waiting that are due, locked.
-SELECT id, gate, holds, queue, due, limits FROM mainspring.waiting
+SELECT id, key_lock, holds, queue, due, limits FROM mainspring.waiting
 WHERE id = ANY (:runs::uuid[]) AND state = :SCHEDULED AND due <= mainspring.now_us() ORDER BY due, id FOR UPDATE

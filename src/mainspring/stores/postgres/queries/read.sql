@@ -92,56 +92,56 @@ SELECT newest.* FROM unnest(:jobs::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL
 ) AS newest
 
 -- name: depths
--- By queue and lane. oldest_ready: since when the run could have started that has waited longest for a worker, paused runs aside.
-SELECT d.queue, d.lane, sum(d.queued)::bigint AS queued, sum(d.running)::bigint AS running, min(d.oldest_due) AS oldest_due,
+-- By queue and claim_group. oldest_ready: since when the run could have started that has waited longest for a worker, paused runs aside.
+SELECT d.queue, d.claim_group, sum(d.queued)::bigint AS queued, sum(d.running)::bigint AS running, min(d.oldest_due) AS oldest_due,
        min(greatest(d.oldest_ready, p.over)) FILTER (WHERE d.queued > 0 AND NOT p.paused) AS oldest_ready
 FROM (
-    SELECT r.queue, r.tenant, r.lane, count(*) FILTER (WHERE r.state = :QUEUED) AS queued,
+    SELECT r.queue, r.tenant, r.claim_group, count(*) FILTER (WHERE r.state = :QUEUED) AS queued,
            count(*) FILTER (WHERE r.state = :RUNNING) AS running,
            min(r.due) FILTER (WHERE r.state = :QUEUED) AS oldest_due,
            min(greatest(r.due, r.ready_at)) FILTER (WHERE r.state = :QUEUED) AS oldest_ready
-    FROM mainspring.run r WHERE :tenant::int IS NULL OR r.tenant = :tenant GROUP BY r.queue, r.tenant, r.lane
+    FROM mainspring.run r WHERE :tenant::int IS NULL OR r.tenant = :tenant GROUP BY r.queue, r.tenant, r.claim_group
 ) AS d, LATERAL (
     SELECT max(p.until) FILTER (WHERE p.until <= mainspring.now_us()) AS over,
            coalesce(bool_or(p.until IS NULL OR p.until > mainspring.now_us()), false) AS paused
     FROM mainspring.pause p WHERE p.tenant IN (0, d.tenant) AND p.queue IN (0, d.queue)
 ) AS p
-GROUP BY d.queue, d.lane
+GROUP BY d.queue, d.claim_group
 
--- name: datacenters_of_lanes
--- The data center that each lane requires. A lane for a turn or a priority requires that of the lane it would be otherwise.
+-- name: datacenters_of_claim_groups
+-- The data center that each claim_group requires. A claim_group for a turn or a priority requires that of the claim_group it would be otherwise.
 SELECT w.id, CASE WHEN strpos(n.name, '>') > 0 THEN o.serving ELSE substring(n.name from '(?:^|,)datacenter=([^,>]+)') END
              AS datacenter
 FROM (
-    SELECT id, CASE kind WHEN :CLAIM_GROUP_NAME THEN split_part(name, ':', 2)::int ELSE id END AS lane
-    FROM mainspring.name WHERE id = ANY (:lanes::int[]) AND kind IN (:LABEL_SET_NAME, :CLAIM_GROUP_NAME)
-) AS w JOIN mainspring.name n ON n.id = w.lane AND n.kind = :LABEL_SET_NAME LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id
+    SELECT id, CASE kind WHEN :CLAIM_GROUP_NAME THEN split_part(name, ':', 2)::int ELSE id END AS claim_group
+    FROM mainspring.name WHERE id = ANY (:claim_groups::int[]) AND kind IN (:LABEL_SET_NAME, :CLAIM_GROUP_NAME)
+) AS w JOIN mainspring.name n ON n.id = w.claim_group AND n.kind = :LABEL_SET_NAME LEFT JOIN mainspring.datacenter_order o ON o.claim_group = n.id
 
 -- name: hint_key
 SELECT hint_key::text FROM mainspring.meta
 
--- name: hints_of
--- Those that any worker may take, or any of a data centre: without a target or other labels. A lane for a turn or a priority says what
+-- name: hints
+-- Those that any worker may take, or any of a data centre: without a target or other labels. A claim_group for a turn or a priority says what
 -- it would be otherwise. The sum keeps the planner from the index of all that is ready, which is long when this is asked often.
-SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt, CASE n.kind WHEN :LABEL_SET_NAME THEN substr(n.name, 12) ELSE '' END AS datacenter
-FROM mainspring.run r LEFT JOIN mainspring.name n ON r.lane > 0 AND n.id = r.lane
+SELECT r.id, r.queue, r.rank, r.priority, r.key_lock, r.attempt, CASE n.kind WHEN :LABEL_SET_NAME THEN substr(n.name, 12) ELSE '' END AS datacenter
+FROM mainspring.run r LEFT JOIN mainspring.name n ON r.claim_group > 0 AND n.id = r.claim_group
 WHERE r.id = ANY (:runs::uuid[]) AND r.state + 0 = :QUEUED AND r.target IS NULL
-  AND (r.lane = 0 OR (n.kind = :CLAIM_GROUP_NAME AND split_part(n.name, ':', 2) = '0') OR (n.kind = :LABEL_SET_NAME AND n.name ~ '^datacenter=[^,>]+$'))
+  AND (r.claim_group = 0 OR (n.kind = :CLAIM_GROUP_NAME AND split_part(n.name, ':', 2) = '0') OR (n.kind = :LABEL_SET_NAME AND n.name ~ '^datacenter=[^,>]+$'))
 
 -- name: hints_ready
 -- Also of each priority, where runs are kept apart by it for pools of slots and not by tenant.
-SELECT best.*, lane.datacenter FROM mainspring.name q, (
+SELECT best.*, claim_group.datacenter FROM mainspring.name q, (
     SELECT 0 AS id, '' AS datacenter
     UNION ALL SELECT n.id, substr(n.name, 12) FROM mainspring.name n WHERE n.kind = :LABEL_SET_NAME AND n.name ~ '^datacenter=[^,>]+$'
     UNION ALL SELECT n.id, '' FROM mainspring.name n WHERE n.kind = :CLAIM_GROUP_NAME AND n.name IN
         ('0:0:1', '0:0:2', '0:0:3', '0:0:4', '0:0:5', '0:0:6', '0:0:7', '0:0:8', '0:0:9', '0:0:10')
-) AS lane, LATERAL (
-    SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt FROM mainspring.run r
-    WHERE r.queue = q.id AND r.lane = lane.id AND r.state = :QUEUED ORDER BY r.rank, r.id LIMIT :limit
+) AS claim_group, LATERAL (
+    SELECT r.id, r.queue, r.rank, r.priority, r.key_lock, r.attempt FROM mainspring.run r
+    WHERE r.queue = q.id AND r.claim_group = claim_group.id AND r.state = :QUEUED ORDER BY r.rank, r.id LIMIT :limit
 ) AS best
 WHERE q.kind = :QUEUE_NAME AND (:queues::text[] IS NULL OR q.name = ANY (:queues::text[]))
 
--- name: facts_of
+-- name: event_facts
 -- Of runs that have not ended before `since`, nor after now, which keeps this to a day or two of history; and most are not there.
 WITH live AS MATERIALIZED (
     SELECT r.id, b.task, r.queue, r.job_id, r.scheduled_at, b.about
@@ -163,7 +163,7 @@ LEFT JOIN LATERAL (SELECT b.task, b.about FROM mainspring.body b
 WHERE h.id = ANY (ARRAY(SELECT i.id FROM unnest(:runs::uuid[]) AS i(id) WHERE NOT EXISTS (SELECT FROM live WHERE live.id = i.id)))
   AND h.finished_at >= :since AND h.finished_at <= (SELECT mainspring.now_us())
 
--- name: workers_of
+-- name: worker_facts
 SELECT id, name, version, datacenter, queues FROM mainspring.session WHERE id = ANY (:sessions::bigint[])
 
 -- name: readers
@@ -224,7 +224,7 @@ WHERE c.reader = :reader AND (:xid::bigint::text::xid8, :id::bigint) > (c.xid, c
 SELECT j.id FROM mainspring.job j JOIN mainspring.name t ON t.id = j.tenant
 WHERE t.kind = :kind AND t.name = :tenant AND j.name = :name
 
--- name: intern
+-- name: add_names
 INSERT INTO mainspring.name (kind, name) SELECT :kind, name FROM unnest(:names::text[]) AS name ORDER BY name ON CONFLICT DO NOTHING
 
 -- name: names

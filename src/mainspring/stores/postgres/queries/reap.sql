@@ -1,4 +1,4 @@
--- name: bury
+-- name: expire_sessions
 -- Sessions whose lease has run out. The row lock serialises this with their last beat. One that a claim or a beat has locked
 -- comes next time: whoever froze in the middle of one must not keep the others from being buried.
 WITH buried AS (
@@ -16,7 +16,7 @@ WHERE kind = :WORKER AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY 
 -- By state, not by event: whatever runs under a session that is not live is told until it has been settled.
 -- Driven from the sessions: the index of what runs has a dead entry for every run of the last seconds.
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children,
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.key_lock, r.origin, r.cancel_at, r.limits, r.has_children,
        r.ready_at, b.task, b.policy, b.payload
 FROM (SELECT id FROM mainspring.session WHERE NOT live) AS s, LATERAL (
     SELECT * FROM mainspring.run WHERE session = s.id AND state = :RUNNING LIMIT :limit
@@ -26,7 +26,7 @@ LIMIT :limit
 
 -- name: overdue_runs
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
-       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children,
+       r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.key_lock, r.origin, r.cancel_at, r.limits, r.has_children,
        r.ready_at, b.task, b.policy, b.payload
 FROM mainspring.run r
 JOIN mainspring.session s ON s.id = r.session AND s.live
@@ -50,7 +50,7 @@ WITH clock AS MATERIALIZED (
          AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = w.target AND s.live)
          ORDER BY w.target LIMIT :limit FOR UPDATE OF w SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, start_by, deadline, NULL::bigint[] AS limits, has_children,
+              job_version, body_id, replay_of, target, origin, key_lock, start_by, deadline, NULL::bigint[] AS limits, has_children,
               CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (ARRAY(
@@ -65,7 +65,7 @@ WITH clock AS MATERIALIZED (
          AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = r.target AND s.live)
          ORDER BY r.target LIMIT :limit FOR UPDATE OF r SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, start_by, deadline, limits, has_children,
+              job_version, body_id, replay_of, target, origin, key_lock, start_by, deadline, limits, has_children,
               NULL::bigint AS waits
 ), gone AS (
     -- What has missed both is expired.
@@ -91,19 +91,19 @@ WITH clock AS MATERIALIZED (
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
     SELECT g.id, CASE WHEN g.failed THEN :FAILED ELSE :SKIPPED END, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, CASE WHEN e.failed THEN 'run.failed' ELSE 'run.skipped' END, e.tenant, e.runs
     FROM clock, (SELECT failed, tenant, array_agg(id) AS runs FROM gone GROUP BY failed, tenant) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
-SELECT id, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
+SELECT id, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
--- name: stuck_gates
+-- name: stuck_ordering_keys
 -- From first principles: keys with somebody waiting and nobody holding.
-SELECT DISTINCT w.gate FROM mainspring.waiting w
+SELECT DISTINCT w.key_lock FROM mainspring.waiting w
 WHERE w.state = :BLOCKED AND NOT EXISTS (
-    SELECT FROM mainspring.gate g WHERE g.key = w.gate AND (
+    SELECT FROM mainspring.key_lock g WHERE g.key = w.key_lock AND (
         EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) OR
         EXISTS (SELECT FROM mainspring.waiting h WHERE h.id = g.holder AND h.holds OFFSET 0)))
 LIMIT :limit
@@ -122,13 +122,13 @@ WHERE NOT s.live AND s.ended_at < mainspring.now_us() - :kept::bigint
   AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.session = s.id AND r.state = :RUNNING)
   AND NOT EXISTS (SELECT FROM mainspring.shard h WHERE h.owner = s.id)
 
--- name: prune_gates
-DELETE FROM mainspring.gate WHERE key = ANY (ARRAY(
-    SELECT g.key FROM mainspring.gate g
-    WHERE g.holder IS NULL AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.gate = g.key AND w.state = :BLOCKED)
+-- name: prune_ordering_keys
+DELETE FROM mainspring.key_lock WHERE key = ANY (ARRAY(
+    SELECT g.key FROM mainspring.key_lock g
+    WHERE g.holder IS NULL AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.key_lock = g.key AND w.state = :BLOCKED)
     LIMIT :limit FOR UPDATE SKIP LOCKED))
 
--- name: forget_readers
+-- name: prune_readers
 DELETE FROM mainspring.outbox_cursor WHERE until < mainspring.now_us()
 
 -- name: prune_outbox
@@ -153,12 +153,12 @@ WITH slowest AS MATERIALIZED (
 )
 SELECT count(*) FROM gone
 
--- name: prune_keys
+-- name: prune_idempotency_keys
 DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
     SELECT tenant, key FROM mainspring.idempotency WHERE expires_at <= mainspring.now_us()
     ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED)
 
--- name: forget_pauses
+-- name: prune_pauses
 -- A day after their end: whatever still waits then is late, however that is counted.
 DELETE FROM mainspring.pause WHERE until <= mainspring.now_us() - :DAY
 
@@ -168,7 +168,7 @@ DELETE FROM mainspring.minute WHERE at < :before
 -- name: prune_timings
 DELETE FROM mainspring.timing WHERE at < :before
 
--- name: try_to_tidy
+-- name: try_lock
 SELECT pg_try_advisory_xact_lock(hashtext(:name))
 
 -- name: rolled_up

@@ -10,7 +10,7 @@ SELECT i.job_id, (
     ) AS h) AS finished_at
 FROM unnest(:jobs::uuid[]) AS i(job_id)
 
--- name: settle_slos
+-- name: save_slos
 -- Each under the rev it was judged by; those that are heard.
 WITH given AS (
     SELECT * FROM unnest(:jobs::uuid[], :revs::bigint[], :next_checks::bigint[], :states::bytea[]) AS g(job_id, rev, next_check, state)
@@ -33,7 +33,7 @@ WHERE (:tenant::int IS NULL OR tenant = :tenant::int)
   AND (position('"late_since"'::bytea IN state) > 0 OR position('"quiet_since"'::bytea IN state) > 0)
 ORDER BY job_id LIMIT :limit
 
--- name: watch_slos
+-- name: put_slos
 INSERT INTO mainspring.slo AS s (job_id, tenant, next_check, state)
 SELECT i.job_id, i.tenant, mainspring.now_us(), i.state FROM unnest(:jobs::uuid[], :tenants::int[], :states::bytea[]) AS i(job_id, tenant, state)
 ORDER BY i.job_id
@@ -45,5 +45,5 @@ UPDATE mainspring.slo s SET rev = s.rev + 1, next_check = i.changed_at, state = 
     (convert_from(s.state, 'UTF8')::jsonb || jsonb_build_object('rescheduled_at', i.changed_at))::text, 'UTF8')
 FROM unnest(:jobs::uuid[], :times::bigint[]) AS i(job_id, changed_at) WHERE s.job_id = i.job_id
 
--- name: forget_slos
+-- name: delete_slos
 DELETE FROM mainspring.slo WHERE job_id = ANY (:jobs::uuid[])

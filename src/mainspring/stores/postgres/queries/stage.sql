@@ -11,21 +11,21 @@ WITH clock AS MATERIALIZED (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
         SELECT d.id FROM mine, LATERAL (
             SELECT w.id FROM mainspring.waiting w
-            WHERE w.shard = mine.id AND w.state = :SCHEDULED AND w.due <= (SELECT now FROM clock) AND (w.gate IS NULL OR w.holds)
+            WHERE w.shard = mine.id AND w.state = :SCHEDULED AND w.due <= (SELECT now FROM clock) AND (w.key_lock IS NULL OR w.holds)
               AND w.limits IS NULL
             ORDER BY w.due LIMIT :limit FOR UPDATE SKIP LOCKED
         ) AS d LIMIT :limit
     )) RETURNING *
 ), queued AS (
-    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
-                                created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due,
+                                created_at, timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children)
-    SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
+    SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.claim_group, d.body_bucket,
            clock.now + d.priority * :HEAD_START::bigint + CASE WHEN d.late THEN :LATE_PENALTY ELSE 0 END, d.due, d.created_at,
-           d.timeout, d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id,
+           d.timeout, d.rev + 1, d.fence, d.start_by, d.deadline, d.key_lock, d.scheduled_at, d.job_id, d.job_version, d.body_id,
            d.replay_of, d.target, d.origin, clock.now, d.has_children
     FROM due d, clock
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM due
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
@@ -37,45 +37,45 @@ SELECT clock.now, (SELECT count(*) FROM due) AS runs, ARRAY(SELECT DISTINCT queu
        EXISTS (SELECT FROM mine, LATERAL (
            SELECT FROM mainspring.waiting w
            WHERE w.shard = mine.id AND w.state = :SCHEDULED AND w.due <= (SELECT now FROM clock)
-             AND (w.gate IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
+             AND (w.key_lock IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
            LIMIT 1) AS y) AS gated,
        EXISTS (SELECT FROM mainspring.limiter l WHERE l.wake_at <= (SELECT now FROM clock)) AS waking
 FROM clock
 
--- name: gated_due
+-- name: due_with_limits
 -- Runs that are due and must take their key or pass their limits: locked here, moved after their gates are locked.
-SELECT w.id, w.gate, w.holds, w.queue, w.due, w.limits, mainspring.now_us() AS now
+SELECT w.id, w.key_lock, w.holds, w.queue, w.due, w.limits, mainspring.now_us() AS now
 FROM mainspring.shard h, mainspring.session s, LATERAL (
-    SELECT id, gate, holds, queue, due, limits FROM mainspring.waiting w
+    SELECT id, key_lock, holds, queue, due, limits FROM mainspring.waiting w
     WHERE w.shard = h.id AND w.state = :SCHEDULED AND w.due <= mainspring.now_us()
-      AND (w.gate IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
+      AND (w.key_lock IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
     ORDER BY w.due, w.id LIMIT :limit FOR UPDATE SKIP LOCKED
 ) AS w
 WHERE h.id = ANY (:shards::smallint[]) AND h.owner = :owner AND s.id = :owner AND s.live AND s.lease_until > mainspring.now_us()
 ORDER BY w.due, w.id LIMIT :limit
 
--- name: block
+-- name: block_by_keys
 UPDATE mainspring.waiting SET state = :BLOCKED, rev = rev + 1 WHERE id = ANY (:runs::uuid[])
 
--- name: queue_waiting
+-- name: queue_runs
 -- Queue rows of waiting that the caller has locked. `silent`: of these something else is told. What has only just come due (1) waited for
 -- nothing else.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), due AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[]) RETURNING *
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM due
     WHERE id <> ALL (:silent::uuid[]) AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
-INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
-                            timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id,
+INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due, created_at,
+                            timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version, body_id,
                             replay_of, target, origin, queued_at, limits, has_children, ready_at)
-SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
+SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.claim_group, d.body_bucket,
        coalesce(d.rank, clock.now + d.priority * :HEAD_START::bigint + CASE WHEN d.late THEN :LATE_PENALTY ELSE 0 END), d.due,
        d.created_at, d.timeout,
-       d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
+       d.rev + 1, d.fence, d.start_by, d.deadline, d.key_lock, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
        d.target, d.origin, clock.now, d.limits, d.has_children, CASE WHEN d.state <> :SCHEDULED THEN clock.now END
 FROM due d, clock
 

@@ -16,7 +16,7 @@ WITH made AS (
          unnest(:id::uuid[], :bucket::int[], :shard::smallint[], :priority::smallint[], :tenant::int[], :queue::int[], :timeout::bigint[], :start_within::bigint[],
                 :deadline::bigint[], :replay_of::uuid[], :task::int[])
              AS i(id, bucket, shard, priority, tenant, queue, timeout, start_within, deadline, replay_of, task)
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs, tasks, queues)
     SELECT mainspring.now_us(), 'run.submitted', i.tenant, array_agg(i.id), array_agg(i.task), array_agg(i.queue)
     FROM unnest(:id::uuid[], :tenant::int[], :task::int[], :queue::int[]) AS i(id, tenant, task, queue)
@@ -34,7 +34,7 @@ WITH made AS (
     SELECT :id, :shard, :QUEUED, :priority::smallint, 0, 0, :tenant, :queue, :bucket, clock.now + :priority * :HEAD_START::bigint, clock.now, clock.now, :timeout,
            clock.now + :start_within::bigint, clock.now + :deadline::bigint, :replay_of, :task
     FROM (SELECT mainspring.now_us() AS now) AS clock
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs, tasks, queues)
     SELECT mainspring.now_us(), 'run.submitted', :tenant, ARRAY[:id], ARRAY[:task], ARRAY[:queue] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
@@ -67,7 +67,7 @@ WITH clock AS MATERIALIZED (
     SELECT id, shard, :SCHEDULED, priority, 0, 0, tenant, queue, bucket, due, now, timeout, due + start_within,
            due + deadline, replay_of
     FROM input WHERE due > now
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs, tasks, queues)
     SELECT (SELECT now FROM clock), 'run.submitted', tenant, array_agg(id), array_agg(task), array_agg(queue) FROM input
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
@@ -85,46 +85,46 @@ ORDER BY i.id
 ON CONFLICT DO NOTHING
 RETURNING id, (SELECT now FROM clock) AS now
 
--- name: lock_gates
+-- name: lock_ordering_keys
 -- Lock gates in the order of their keys, making them where they are missing. The row seen is the newest one.
-INSERT INTO mainspring.gate AS g (key)
+INSERT INTO mainspring.key_lock AS g (key)
 SELECT key FROM unnest(:keys::bigint[]) AS key ORDER BY key
 ON CONFLICT (key) DO UPDATE SET key = g.key
 RETURNING key, holder
 
--- name: hold_gates
-UPDATE mainspring.gate SET holder = i.holder
+-- name: set_key_holders
+UPDATE mainspring.key_lock SET holder = i.holder
 FROM unnest(:keys::bigint[], :holders::uuid[]) AS i(key, holder)
-WHERE gate.key = i.key
+WHERE key_lock.key = i.key
 
 -- name: insert_queued
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, timeout,
-                            start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of, origin, lane,
+                            start_by, deadline, key_lock, scheduled_at, job_id, job_version, body_id, replay_of, origin, claim_group,
                             target, rank, queued_at, limits, has_children)
 SELECT i.id, i.shard, :QUEUED, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
-       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.rank,
+       i.deadline, i.key_lock, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.claim_group, i.target, i.rank,
        i.queued_at, i.limits::bigint[], i.has_children
 FROM unnest(:id::uuid[], :shard::smallint[], :priority::smallint[], :tenant::int[], :queue::int[], :bucket::int[], :due::bigint[], :created_at::bigint[],
-            :timeout::bigint[], :start_by::bigint[], :deadline::bigint[], :gate::bigint[], :scheduled_at::bigint[], :job_id::uuid[], :job_version::int[], :body_id::uuid[],
-            :replay_of::uuid[], :origin::smallint[], :lane::int[], :target::int[], :limits::text[], :has_children::boolean[], :rank::bigint[], :queued_at::bigint[])
-    AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, gate, scheduled_at,
-         job_id, job_version, body_id, replay_of, origin, lane, target, limits, has_children, rank, queued_at)
+            :timeout::bigint[], :start_by::bigint[], :deadline::bigint[], :key_lock::bigint[], :scheduled_at::bigint[], :job_id::uuid[], :job_version::int[], :body_id::uuid[],
+            :replay_of::uuid[], :origin::smallint[], :claim_group::int[], :target::int[], :limits::text[], :has_children::boolean[], :rank::bigint[], :queued_at::bigint[])
+    AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, key_lock, scheduled_at,
+         job_id, job_version, body_id, replay_of, origin, claim_group, target, limits, has_children, rank, queued_at)
 
 -- name: insert_waiting
 INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
-                                timeout, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of,
-                                origin, lane, target, late, limits, has_children, waits, holds)
+                                timeout, start_by, deadline, key_lock, scheduled_at, job_id, job_version, body_id, replay_of,
+                                origin, claim_group, target, late, limits, has_children, waits, holds)
 SELECT i.id, i.shard, i.state, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
-       i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.late,
+       i.deadline, i.key_lock, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.claim_group, i.target, i.late,
        i.limits::bigint[], i.has_children, i.waits, i.holds
 FROM unnest(:id::uuid[], :shard::smallint[], :priority::smallint[], :tenant::int[], :queue::int[], :bucket::int[], :due::bigint[], :created_at::bigint[],
-            :timeout::bigint[], :start_by::bigint[], :deadline::bigint[], :gate::bigint[], :scheduled_at::bigint[], :job_id::uuid[], :job_version::int[], :body_id::uuid[],
-            :replay_of::uuid[], :origin::smallint[], :lane::int[], :target::int[], :limits::text[], :has_children::boolean[], :state::smallint[], :late::boolean[],
+            :timeout::bigint[], :start_by::bigint[], :deadline::bigint[], :key_lock::bigint[], :scheduled_at::bigint[], :job_id::uuid[], :job_version::int[], :body_id::uuid[],
+            :replay_of::uuid[], :origin::smallint[], :claim_group::int[], :target::int[], :limits::text[], :has_children::boolean[], :state::smallint[], :late::boolean[],
             :waits::bigint[], :holds::boolean[])
-    AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, gate, scheduled_at,
-         job_id, job_version, body_id, replay_of, origin, lane, target, limits, has_children, state, late, waits, holds)
+    AS i(id, shard, priority, tenant, queue, bucket, due, created_at, timeout, start_by, deadline, key_lock, scheduled_at,
+         job_id, job_version, body_id, replay_of, origin, claim_group, target, limits, has_children, state, late, waits, holds)
 
--- name: tell
+-- name: emit_events
 -- One row a kind of event and tenant, while somebody reads.
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
 SELECT mainspring.now_us(), :kind, i.tenant, array_agg(i.id) FROM unnest(:runs::uuid[], :tenants::int[]) AS i(id, tenant)
@@ -134,7 +134,7 @@ WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY i.tenant
 SELECT b.id FROM unnest(:runs::uuid[], :buckets::int[]) AS i(id, bucket)
 JOIN mainspring.body b ON b.bucket = i.bucket AND b.id = i.id
 
--- name: take_keys
+-- name: take_idempotency_keys
 -- In the order of the keys: two batches with the same ones do not lock each other out.
 INSERT INTO mainspring.idempotency (tenant, key, kind, id, fingerprint, expires_at)
 SELECT i.tenant, i.key, :kind::smallint, i.id, i.fingerprint, mainspring.now_us() + :kept::bigint
@@ -143,12 +143,12 @@ ORDER BY i.tenant, i.key
 ON CONFLICT DO NOTHING
 RETURNING tenant, key
 
--- name: lock_keys
+-- name: lock_idempotency_keys
 SELECT k.tenant, k.key FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.idempotency k ON k.tenant = i.tenant AND k.key = i.key
 ORDER BY k.tenant, k.key FOR UPDATE OF k
 
--- name: used_keys
+-- name: used_idempotency_keys
 -- A statement of its own, after the lock: only then is it sure to see what was made with a key.
 SELECT k.tenant, k.key, k.kind, k.id, k.fingerprint, k.expires_at > mainspring.now_us() AND CASE k.kind
     WHEN 2 THEN EXISTS (SELECT FROM mainspring.job j WHERE j.id = k.id)
@@ -158,14 +158,14 @@ SELECT k.tenant, k.key, k.kind, k.id, k.fingerprint, k.expires_at > mainspring.n
 FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.idempotency k ON k.tenant = i.tenant AND k.key = i.key
 
--- name: use_keys
+-- name: replace_idempotency_keys
 -- Keys that the caller has locked are used for something else.
 UPDATE mainspring.idempotency k
 SET kind = :kind::smallint, id = i.id, fingerprint = i.fingerprint, expires_at = mainspring.now_us() + :kept::bigint
 FROM unnest(:tenants::int[], :keys::bytea[], :ids::uuid[], :fingerprints::bytea[]) AS i(tenant, key, id, fingerprint)
 WHERE k.tenant = i.tenant AND k.key = i.key
 
--- name: free_keys
+-- name: free_idempotency_keys
 DELETE FROM mainspring.idempotency k USING unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 WHERE k.tenant = i.tenant AND k.key = i.key
 

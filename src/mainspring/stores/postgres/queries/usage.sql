@@ -72,12 +72,12 @@ DELETE FROM mainspring.budget WHERE tenant = :tenant AND name = :name RETURNING 
 UPDATE mainspring.budget SET state = :state, since = :since, spent = :spent, held = :held
 WHERE id = :budget AND state = :old_state AND since = :old_since RETURNING tenant
 
--- name: tell_budget
+-- name: emit_budget_events
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
-SELECT mainspring.now_us(), kind, :tenant::int, ARRAY[:budget::uuid] FROM unnest(:kinds::text[]) WITH ORDINALITY AS e(kind, place)
-WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) ORDER BY place
+SELECT mainspring.now_us(), kind, :tenant::int, ARRAY[:budget::uuid] FROM unnest(:kinds::text[]) WITH ORDINALITY AS e(kind, position)
+WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) ORDER BY position
 
--- name: lower
+-- name: lower_priority
 -- Queued runs of a tenant, or of one of its jobs or tasks, get the lowest priority and keep their age. What somebody is
 -- just claiming is passed over.
 UPDATE mainspring.run SET priority = :IDLE_PRIORITY, rank = rank + (:IDLE_PRIORITY - priority) * :HEAD_START::bigint, rev = rev + 1

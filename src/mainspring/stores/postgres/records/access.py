@@ -103,7 +103,7 @@ class AccessMixin(PostgresMixin):
 
     async def touch_keys(self, identifiers: list[str]) -> None:
         if identifiers:
-            await self._db.execute("touch_keys", keys=sorted(identifiers))
+            await self._db.execute("touch_api_keys", keys=sorted(identifiers))
 
     async def audit(
         self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100

@@ -63,7 +63,7 @@ class CalendarMixin(CalendarReadMixin):
         await self._names.number_all([(NameKind.TENANT, tenant)])
 
         async def put(connection: Connection) -> Calendar:
-            before = await self._hold(connection, tenant, name)
+            before = await self._lock_calendar(connection, tenant, name)
             now = await connection.fetchval("SELECT " + f"{self._db.schema}.now_us()")
             made = next_version(before, tenant, name, spec, author, now, expected_version)
             if made is None:
@@ -80,7 +80,7 @@ class CalendarMixin(CalendarReadMixin):
             return False
 
         async def delete(connection: Connection) -> bool:
-            before = await self._hold(connection, tenant, name)
+            before = await self._lock_calendar(connection, tenant, name)
             if before is None or before.deleted:
                 return False
             rows = await connection.fetch(*self._db.sql["calendar_users"].bind(tenant=number))
@@ -92,7 +92,7 @@ class CalendarMixin(CalendarReadMixin):
 
         return await self._db.transaction(delete)
 
-    async def _hold(self, connection: Connection, tenant: str, name: str) -> Calendar | None:
+    async def _lock_calendar(self, connection: Connection, tenant: str, name: str) -> Calendar | None:
         """Lock the calendars of a tenant; return the newest version of one of them.
 
         Until the commit, no other transaction changes them or declares jobs that use them.
@@ -124,7 +124,7 @@ class CalendarMixin(CalendarReadMixin):
         await connection.execute(*sql["calendars_changed"].bind(tenant=number, rev=sum(row["version"] for row in rows)))
         await self._audit(connection, action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
 
-    async def _mind_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
+    async def _check_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
         """Refuse jobs that name missing calendars; return how many changes the calendars of each tenant have had."""
         tenants = {job.tenant for job in jobs}
         numbers = sorted(self._names.number(NameKind.TENANT, tenant) for tenant in tenants)

@@ -42,7 +42,7 @@ from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.records.dead_letters import dead_groups_sql
 from mainspring.stores.postgres.records.reading import ReadMixin
-from mainspring.stores.postgres.rows import decode_spec, held_runs, job_of, readable_jobs
+from mainspring.stores.postgres.rows import build_held_runs, build_job, decode_spec, readable_jobs
 
 #: How many rows the first statement of a filtered list examines, and how many candidates one returns at most.
 _CHUNK = 1_000
@@ -333,8 +333,8 @@ class CatalogMixin(ReadMixin):
         return rows[0]["ahead"] if rows else None
 
     async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
-        inside = [RunId(row["id"]) for row in await self._db.fetch("inside_of_gate", number=number, limit=limit)]
-        for row in await self._db.fetch("gate_state", number=number):
+        inside = [RunId(row["id"]) for row in await self._db.fetch("runs_inside_limiter", number=number, limit=limit)]
+        for row in await self._db.fetch("limiter_state", number=number):
             return GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"]), inside
         return GateState(), inside
 
@@ -352,7 +352,7 @@ class CatalogMixin(ReadMixin):
             else:
                 rows = await self._db.fetch("list_jobs", tenant=tenant, below=below, first=first, limit=_CHUNK)
             await self._names.name_all({row["tenant"] for row in rows})
-            jobs = {job.id: job for job in readable_jobs(rows, lambda row: job_of(row, self._names))}
+            jobs = {job.id: job for job in readable_jobs(rows, lambda row: build_job(row, self._names))}
             for row in rows:
                 if len(items) == limit or looked_at == LOOKED_AT:
                     return Page(items, below)
@@ -396,7 +396,7 @@ class CatalogMixin(ReadMixin):
         rows = await self._db.fetch("held", runs=list(runs))
         await self._names.name_all({row[column] for row in rows for column in ("task", "queue", "tenant")})
         # A run that cannot be read has no holder; the worker that claims it ends it.
-        readable, _ = held_runs(rows, self._names, self._policies)
+        readable, _ = build_held_runs(rows, self._names, self._policies)
         held = {run.id: run for run in readable}
         for row in rows:
             if row["id"] in held:
@@ -404,10 +404,10 @@ class CatalogMixin(ReadMixin):
         return [held.get(run) for run in runs]
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        return [session_view(row) for row in await self._db.fetch("sessions", kind=SESSION_KINDS[kind])]
+        return [build_session_view(row) for row in await self._db.fetch("sessions", kind=SESSION_KINDS[kind])]
 
     async def session(self, session: SessionId) -> SessionView | None:
-        return next((session_view(row) for row in await self._db.fetch("session", session=session)), None)
+        return next((build_session_view(row) for row in await self._db.fetch("session", session=session)), None)
 
     async def pauses(self) -> list[Pause]:
         rows = await self._db.fetch("pauses", tenant=await self._scope_number())
@@ -446,7 +446,7 @@ class CatalogMixin(ReadMixin):
             rows = await self._db.fetch("loads", since=since, until=until)
         else:
             rows = await self._db.fetch(
-                "loads_of", since=since, until=until, tenant=whose, queue=await self._queue_number(queue)
+                "loads_by_tenant", since=since, until=until, tenant=whose, queue=await self._queue_number(queue)
             )
         return [Load(at=row["at"], queued=row["queued"], running=row["running"], lag=row["lag"]) for row in rows]
 
@@ -618,11 +618,11 @@ class CatalogMixin(ReadMixin):
         ]
 
     async def forget_logs(self, runs: Collection[RunId]) -> None:
-        await self._db.execute("forget_logs", runs=list(runs))
+        await self._db.execute("delete_logs", runs=list(runs))
 
     async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _RunningAttempt]:
         """Return those of the runs that are running an attempt, by run and fence."""
-        rows = await connection.fetch(*self._db.sql["attempts_under_way"].bind(runs=runs))
+        rows = await connection.fetch(*self._db.sql["running_attempts"].bind(runs=runs))
         return {(RunId(row["id"]), row["fence"]): _RunningAttempt(row["attempt"], row["tenant"]) for row in rows}
 
 
@@ -630,7 +630,7 @@ def _line(row: asyncpg.Record) -> LogLine:
     return LogLine(position=row["position"], at=row["at"], attempt=row["attempt"], text=row["text"])
 
 
-def session_view(row: asyncpg.Record) -> SessionView:
+def build_session_view(row: asyncpg.Record) -> SessionView:
     return SessionView(
         id=SessionId(row["id"]),
         kind="worker" if row["kind"] == SESSION_KINDS["worker"] else "scheduler",

@@ -39,7 +39,7 @@ class CoordinationMixin(PostgresMixin):
             now = await connection.fetchval(*self._db.sql["renew"].bind(member=member, ttl=ttl))
             if now is None:
                 raise Fenced(f"member {member} was buried: its lease ran out")
-            await connection.execute(*self._db.sql["bury_members"].bind())
+            await connection.execute(*self._db.sql["expire_members"].bind())
             members = await connection.fetch(*self._db.sql["members"].bind())
             owned = await connection.fetch(*self._db.sql["owned"].bind(member=member))
             return Membership(
@@ -52,15 +52,15 @@ class CoordinationMixin(PostgresMixin):
         return await self._db.run(work)
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
-        rows = await self._db.fetch("take", member=member, shards=sorted(shards))
+        rows = await self._db.fetch("take_shards", member=member, shards=sorted(shards))
         return {row["id"]: row["epoch"] for row in rows}
 
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
-        await self._db.execute("give_up", member=member, shards=sorted(shards))
+        await self._db.execute("release_shards", member=member, shards=sorted(shards))
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         await self._db.execute(
-            "tell_clock",
+            "report_clock",
             sessions=list(sessions),
             clock_offset=reading.offset,
             clock_error=reading.error,
@@ -78,5 +78,5 @@ class CoordinationMixin(PostgresMixin):
         return {row["id"]: row["epoch"] for row in await self._db.fetch("epochs", shards=sorted(shards))}
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
-        rows = await self._db.fetch("seal", member=member, shards=list(epochs), epochs=list(epochs.values()))
+        rows = await self._db.fetch("raise_epochs", member=member, shards=list(epochs), epochs=list(epochs.values()))
         return {row["id"]: row["epoch"] for row in rows}

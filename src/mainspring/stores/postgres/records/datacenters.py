@@ -9,20 +9,20 @@ from mainspring.core.model.cluster.datacenters import preference_of, serving
 from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.rows import set_of_labels
+from mainspring.stores.postgres.rows import build_label_set
 
 
 class DataCenterMixin(PostgresMixin):
     async def places(self) -> list[Place]:
-        return [_place(row) for row in await self._db.fetch("places")]
+        return [_place(row) for row in await self._db.fetch("datacenters")]
 
     async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
-        await self._db.execute("say_where", session=session, datacenter=datacenter, version=version)
+        await self._db.execute("set_datacenter", session=session, datacenter=datacenter, version=version)
 
     async def place_loads(self) -> list[PlaceLoad]:
         return [
             PlaceLoad(name=row["name"], queued=row["queued"], running=row["running"], oldest_due=row["oldest_due"])
-            for row in await self._db.fetch("place_loads")
+            for row in await self._db.fetch("datacenter_loads")
         ]
 
     async def orders(self) -> list[Order]:
@@ -40,32 +40,47 @@ class DataCenterMixin(PostgresMixin):
             return []
         now = (await self._db.fetch("now"))[0][0]
         seen = {place.name: place.seen_at for place in await self.places() if place.seen_at is not None}
-        orders = {row["lane"]: _order(row, seen, now) for row in rows}
-        moving = [row for row in rows if row["serving"] != orders[row["lane"]].serving]
+        orders = {row["claim_group"]: _order(row, seen, now) for row in rows}
+        moving = [row for row in rows if row["serving"] != orders[row["claim_group"]].serving]
         if moving:
             await self._db.transaction(lambda connection: self._move(connection, moving, orders))
-        lanes = list(orders)
-        besides = [_besides(row["requires"], orders[row["lane"]].word) for row in rows]
+        claim_groups = list(orders)
+        besides = [_besides(row["requires"], orders[row["claim_group"]].word) for row in rows]
         await self._db.execute(
-            "share_orders", lanes=lanes, servings=[order.serving for order in orders.values()], other_labels=besides
+            "share_orders",
+            claim_groups=claim_groups,
+            servings=[order.serving for order in orders.values()],
+            other_labels=besides,
         )
         return list({order.word: order for order in orders.values()}.values())
 
     async def _move(self, connection: Connection, moving: Sequence[asyncpg.Record], orders: dict[int, Order]) -> None:
         sql = self._db.sql
-        lanes = [row["lane"] for row in moving]
-        serves, whys = [orders[lane].serving for lane in lanes], [orders[lane].why for lane in lanes]
+        claim_groups = [row["claim_group"] for row in moving]
+        serves, whys = (
+            [orders[claim_group].serving for claim_group in claim_groups],
+            [orders[claim_group].why for claim_group in claim_groups],
+        )
         moved = {
-            row["lane"]
-            for row in await connection.fetch(*sql["move_orders"].bind(lanes=lanes, servings=serves, reasons=whys))
+            row["claim_group"]
+            for row in await connection.fetch(
+                *sql["move_orders"].bind(claim_groups=claim_groups, servings=serves, reasons=whys)
+            )
         }
         # A preference that is served for the first time has not moved.
         for row in moving:
-            if row["lane"] in moved and row["serving"] is not None:
-                order = orders[row["lane"]]
-                turns = [turn["id"] for turn in await connection.fetch(*sql["turns_of"].bind(lane=row["lane"]))]
+            if row["claim_group"] in moved and row["serving"] is not None:
+                order = orders[row["claim_group"]]
+                turns = [
+                    turn["id"]
+                    for turn in await connection.fetch(
+                        *sql["claim_groups_of_label_set"].bind(claim_group=row["claim_group"])
+                    )
+                ]
                 why = order.why or f"moved back to {order.serving}"
-                await connection.execute(*sql["note_move"].bind(lanes=[row["lane"], *turns], reason=why))
+                await connection.execute(
+                    *sql["record_preference_move"].bind(claim_groups=[row["claim_group"], *turns], reason=why)
+                )
 
 
 def _place(row: asyncpg.Record) -> Place:
@@ -88,4 +103,4 @@ def _order(row: asyncpg.Record, seen: dict[str, int], now: int) -> Order:
 
 def _besides(requires: str, word: str) -> str:
     """Return the other labels that are required; an empty text is an empty set."""
-    return set_of_labels(tuple(other for other in requires.split(",") if other != word))
+    return build_label_set(tuple(other for other in requires.split(",") if other != word))

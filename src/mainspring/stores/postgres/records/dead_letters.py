@@ -24,17 +24,17 @@ class DeadLetterMixin(PostgresMixin):
 
     async def _watch(self, connection: Connection) -> int:
         sql = self._db.sql
-        if not await connection.fetchval(*sql["try_to_tidy"].bind(name=f"{self._db.schema}.undertaker")):
+        if not await connection.fetchval(*sql["try_lock"].bind(name=f"{self._db.schema}.undertaker")):
             return 0
         alarms = 0
-        rows = await connection.fetch(*sql["newly_dead"].bind(behind=_BEHIND))
+        rows = await connection.fetch(*sql["new_dead_letters"].bind(behind=_BEHIND))
         for row in rows:
             before = row["seen_at"] and Watch(
                 since=row["since"], count=row["count"], seen_at=row["seen_at"], grew_at=row["grew_at"]
             )
             after, alarm = watch(before, row["new"], row["until"])
             await connection.execute(
-                *sql["remember_dead"].bind(
+                *sql["put_dead_group"].bind(
                     tenant=row["tenant"],
                     task=row["task"],
                     fingerprint=row["fingerprint"],
@@ -45,12 +45,14 @@ class DeadLetterMixin(PostgresMixin):
                 )
             )
             if alarm is not None:
-                await connection.execute(*sql["tell_dead"].bind(kind=alarm, tenant=row["tenant"], run=row["sample"]))
+                await connection.execute(
+                    *sql["emit_dead_letter_event"].bind(kind=alarm, tenant=row["tenant"], run=row["sample"])
+                )
                 alarms += 1
         # Not on every watch: an idle database is not written to.
-        await connection.execute(*sql["dead_seen"].bind(behind=_BEHIND, idle=0 if rows else _IDLE))
-        await connection.execute(*sql["forget_dead_groups"].bind(quiet=QUIET + _BEHIND))
-        await connection.execute(*sql["forget_replays"].bind(kept=_KEPT))
+        await connection.execute(*sql["advance_dead_letter_watch"].bind(behind=_BEHIND, idle=0 if rows else _IDLE))
+        await connection.execute(*sql["prune_dead_groups"].bind(quiet=QUIET + _BEHIND))
+        await connection.execute(*sql["prune_replays"].bind(kept=_KEPT))
         return alarms
 
     async def put_replay(self, replay: Replay) -> None:

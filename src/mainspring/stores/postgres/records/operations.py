@@ -32,9 +32,21 @@ from mainspring.stores.postgres.codes import (
 )
 from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.rows import decode_about, decode_spec, encode_about, gate_of, kept_bucket, set_of_labels
+from mainspring.stores.postgres.rows import (
+    build_label_set,
+    compute_key_lock,
+    decode_about,
+    decode_spec,
+    encode_about,
+    kept_bucket,
+)
 from mainspring.stores.postgres.work.jobs import OVER, JobMixin, VersionRow
-from mainspring.stores.postgres.work.limiter_decisions import LimitRelease, candidate, flat, gates_in
+from mainspring.stores.postgres.work.limiter_decisions import (
+    LimitRelease,
+    build_limit_candidate,
+    pack_limits,
+    unpack_limits,
+)
 from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.submissions import PlacedRun, moved_state
 
@@ -45,8 +57,8 @@ _LOOKS = 20
 
 class UserChangeMixin(JobMixin):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
-        [run] = await self._classed([run])
-        labels = [(NameKind.LABEL_SET, set_of_labels(run.policy.requires))] if run.policy.requires else []
+        [run] = await self._assign_classes([run])
+        labels = [(NameKind.LABEL_SET, build_label_set(run.policy.requires))] if run.policy.requires else []
         await self._names.number_all([(NameKind.TASK, run.task), (NameKind.QUEUE, run.queue), *labels])
         if run.policy.weight > 1:
             await self._mark_weighted([run.queue])
@@ -87,38 +99,47 @@ class UserChangeMixin(JobMixin):
         A run that stays queued keeps its age. A run that holds its key keeps it while it is the first in line.
         """
         now: Instant = row["now"]
-        was, old_gate, gate = STATES[row["state"]], row["gate"], gate_of(run)
+        was, old_key_lock, key_lock = STATES[row["state"]], row["key_lock"], compute_key_lock(run)
         due = run.at if run.at is not None else now + run.delay
         limits = run.policy.gates(run.tenant, run.task)
         if row["state"] == BY_PARENTS:
             await connection.execute(
-                *self._db.sql["wait_longer"].bind(run=run.id, start_within=run.start_within, deadline=run.deadline)
+                *self._db.sql["edit_dependent"].bind(run=run.id, start_within=run.start_within, deadline=run.deadline)
             )
             return await self._change(
-                connection, row, PlacedRun(run, due, BY_PARENTS, gate, limits, row["has_children"])
+                connection, row, PlacedRun(run, due, BY_PARENTS, key_lock, limits, row["has_children"])
             )
-        holders = await self._lock_gates(connection, [key for key in (old_gate, gate) if key is not None])
-        held = old_gate is not None and holders[old_gate] == run.id
-        kept = held and due <= now and gate == old_gate and await self._is_first(connection, old_gate, due, run.id)
+        holders = await self._lock_keys(connection, [key for key in (old_key_lock, key_lock) if key is not None])
+        held = old_key_lock is not None and holders[old_key_lock] == run.id
+        kept = (
+            held
+            and due <= now
+            and key_lock == old_key_lock
+            and await self._is_first(connection, old_key_lock, due, run.id)
+        )
         if due > now:
             state = RunState.SCHEDULED
-        elif gate is None or kept:
+        elif key_lock is None or kept:
             state = RunState.QUEUED
-        elif holders[gate] is None:
+        elif holders[key_lock] is None:
             state = RunState.QUEUED
-            await connection.execute(*self._db.sql["hold_gates"].bind(keys=[gate], holders=[run.id]))
+            await connection.execute(*self._db.sql["set_key_holders"].bind(keys=[key_lock], holders=[run.id]))
         else:
             state = RunState.BLOCKED
-        placed = PlacedRun(run, due, STATE_CODES[state], gate, limits, row["has_children"])
+        placed = PlacedRun(run, due, STATE_CODES[state], key_lock, limits, row["has_children"])
         state = await self._change(connection, row, placed)
         # For a run made in the same transaction, an event was emitted just now.
         if state is RunState.QUEUED and was is not RunState.QUEUED and row["created_at"] != now:
-            await self._tell(connection, "run.queued", [(run.id, self._tenant(run))])
+            await self._emit(connection, "run.queued", [(run.id, self._tenant(run))])
         if held and not kept:
-            await connection.execute(*self._db.sql["hold_gates"].bind(keys=[old_gate], holders=[None]))
-            limited = [candidate(one) for one in await self._open_gates(connection, [old_gate]) if one["limits"]]
+            await connection.execute(*self._db.sql["set_key_holders"].bind(keys=[old_key_lock], holders=[None]))
+            limited = [
+                build_limit_candidate(one)
+                for one in await self._pass_keys_on(connection, [old_key_lock])
+                if one["limits"]
+            ]
             if limited:
-                await self._pass(connection, (), limited)
+                await self._admit(connection, (), limited)
             if state is RunState.BLOCKED:
                 # The run holds its key again if no other run is before it in line.
                 [now_row] = await connection.fetch(*self._db.sql["states"].bind(runs=[run.id]))
@@ -131,26 +152,26 @@ class UserChangeMixin(JobMixin):
         The run leaves the limits it was inside, and tries to pass those it has now.
         """
         run = placed.run
-        inside = () if row["limits"] is None else gates_in(row["limits"])
+        inside = () if row["limits"] is None else unpack_limits(row["limits"])
         was_queued = STATES[row["state"]] is RunState.QUEUED
         await connection.execute(*self._db.sql["remove_queued" if was_queued else "remove_waiting"].bind(run=run.id))
-        passage = None
+        decisions = None
         if not (inside and placed.state == STATE_CODES[RunState.QUEUED] and inside == placed.limits):
             leaving = [LimitRelease(inside)] if inside else []
             left = () if row["waits"] is None else (row["waits"],)
-            passage = await self._pass_new(connection, [placed], leaving, left)
+            decisions = await self._decide_limits(connection, [placed], leaving, left)
         await self._edit_body(connection, run, row["body_bucket"])
-        await self._put_back(connection, placed, row)
-        if passage is not None:
-            await self._carry_out(connection, passage)
+        await self._reinsert(connection, placed, row)
+        if decisions is not None:
+            await self._write_decisions(connection, decisions)
         return STATES[placed.state]
 
-    async def _edit_first(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
+    async def _edit_earlier(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
         row = await self._editable(connection, run.id, tenant)
         return None if row is None else await self._edit(connection, run, row)
 
-    async def _is_first(self, connection: Connection, gate: int, due: Instant, run: RunId) -> bool:
-        first = await connection.fetchrow(*self._db.sql["first_in_line"].bind(key=gate, run=run))
+    async def _is_first(self, connection: Connection, key_lock: int, due: Instant, run: RunId) -> bool:
+        first = await connection.fetchrow(*self._db.sql["first_in_line"].bind(key=key_lock, run=run))
         return first is None or (due, run) < (first["due"], first["id"])
 
     async def _edit_body(self, connection: Connection, run: NewRun, bucket: int) -> None:
@@ -170,7 +191,7 @@ class UserChangeMixin(JobMixin):
         )
         await self._label(connection, [run], kept_bucket(run.policy))
 
-    async def _put_back(self, connection: Connection, placed: PlacedRun, row: asyncpg.Record) -> None:
+    async def _reinsert(self, connection: Connection, placed: PlacedRun, row: asyncpg.Record) -> None:
         run, due = placed.run, placed.due
         waits = placed.state == BY_PARENTS
         common = LiveRow(
@@ -185,12 +206,12 @@ class UserChangeMixin(JobMixin):
             timeout=run.policy.timeout,
             start_by=None if run.start_within is None or waits else due + run.start_within,
             deadline=None if run.deadline is None or waits else due + run.deadline,
-            gate=placed.gate,
+            key_lock=placed.key_lock,
             replay_of=row["replay_of"],
             origin=SUBMITTED,
-            lane=self._lane(run.policy, row["target"]),
+            claim_group=self._get_claim_group(run.policy, row["target"]),
             target=row["target"],
-            limits=flat(placed.limits),
+            limits=pack_limits(placed.limits),
             has_children=placed.has_children,
         )
         if placed.state == STATE_CODES[RunState.QUEUED]:
@@ -199,7 +220,7 @@ class UserChangeMixin(JobMixin):
             await connection.execute(*self._db.sql["insert_queued"].bind(**columns_of_structs([queued])))
             await connection.execute(*self._db.sql["keep_ready"].bind(run=run.id, ready_at=row["ready_at"]))
         else:
-            holds = placed.state == AT_LIMIT and placed.gate is not None
+            holds = placed.state == AT_LIMIT and placed.key_lock is not None
             waiting = build_waiting_row(common, state=placed.state, waits=placed.waits, holds=holds)
             await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs([waiting])))
 
@@ -224,7 +245,7 @@ class UserChangeMixin(JobMixin):
             if not missing:
                 break
             rows = await connection.fetch(*self._db.sql["finish"].bind(**_ends(missing)))
-            queues += await self._let_go(connection, rows)
+            queues += await self._release_runs(connection, rows)
             found |= {RunId(row["id"]): STATES[row["state"]] for row in rows}
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
             if not rows and not await connection.fetch(*self._db.sql["states"].bind(runs=[end.run for end in missing])):
@@ -239,12 +260,12 @@ class UserChangeMixin(JobMixin):
         return found, queues
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
-        return await self._deal_with("discard", runs, author)
+        return await self._set_dead_letters("discard", runs, author)
 
     async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
-        return await self._deal_with("bring_back", runs, author)
+        return await self._set_dead_letters("bring_back", runs, author)
 
-    async def _deal_with(self, statement: str, runs: Collection[RunId], author: Author) -> int:
+    async def _set_dead_letters(self, statement: str, runs: Collection[RunId], author: Author) -> int:
         async def work(connection: Connection) -> int:
             rows = {
                 row["id"]: row for row in await connection.fetch(*self._db.sql[statement].bind(runs=sorted(set(runs))))
@@ -310,7 +331,7 @@ class UserChangeMixin(JobMixin):
         author: Author,
     ) -> dict[str, Change]:
         sql = self._db.sql
-        rows = await connection.fetch(*sql["bodies_of"].bind(runs=sorted(set(ids))))
+        rows = await connection.fetch(*sql["one_off_bodies"].bind(runs=sorted(set(ids))))
         await self._names.name_all({row["tenant"] for row in rows}, connection)
         numbers = {row["id"]: row["tenant"] for row in rows}
         places = [

@@ -18,9 +18,9 @@ from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
 from mainspring.stores.depths import fold_depths
 from mainspring.stores.postgres.codes import OUTCOMES
-from mainspring.stores.postgres.database import Connection, rows_of
+from mainspring.stores.postgres.database import Connection, count_rows
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.rows import decode_about, job_of, ledger_entry, readable_jobs, run_view
+from mainspring.stores.postgres.rows import build_job, build_ledger_entry, build_run_view, decode_about, readable_jobs
 
 _is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
 #: The largest bigint: no limit.
@@ -52,22 +52,22 @@ class ReadMixin(PostgresMixin):
             rows = await within.fetch(*call)
         numbers = {row[column] for row in rows for column in ("queue", "tenant", "task")}
         await self._names.name_all(numbers - {None}, within)
-        return {RunId(row["id"]): run_view(row, self._names, self._policies) for row in rows}
+        return {RunId(row["id"]): build_run_view(row, self._names, self._policies) for row in rows}
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
         rows = await self._db.fetch("attempts", run=run, tenant=await self._scope_number())
-        return [attempt_view(row) for row in rows]
+        return [build_attempt_view(row) for row in rows]
 
     async def parents(self, run: RunId) -> list[RunView]:
         return await self._known(await self.parent_ids(run))
 
     async def parent_ids(self, run: RunId) -> list[RunId]:
-        rows = await self._db.fetch("parents_of", run=run, tenant=await self._scope_number())
+        rows = await self._db.fetch("parents", run=run, tenant=await self._scope_number())
         return [RunId(row["id"]) for row in rows]
 
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
         rows = await self._db.fetch(
-            "children_of", run=run, after=after or "0" * 32, limit=limit, tenant=await self._scope_number()
+            "children", run=run, after=after or "0" * 32, limit=limit, tenant=await self._scope_number()
         )
         return await self._known([RunId(row["id"]) for row in rows])
 
@@ -84,7 +84,7 @@ class ReadMixin(PostgresMixin):
 
         def read(row: asyncpg.Record) -> Job:
             body = version_body_id(JobId(row["id"]), row["version"])
-            return job_of(row, self._names, payloads.get(body, b"null"))
+            return build_job(row, self._names, payloads.get(body, b"null"))
 
         found = {job.id: job for job in readable_jobs(rows, read)}
         return [found.get(job_id) for job_id in ids]
@@ -93,24 +93,24 @@ class ReadMixin(PostgresMixin):
         rows = await self._db.fetch(
             "ledger", job=job, since=since, until=until, limit=limit, tenant=await self._scope_number()
         )
-        return [ledger_entry(row) for row in rows]
+        return [build_ledger_entry(row) for row in rows]
 
     async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
         found: dict[JobId, list[LedgerEntry]] = {}
         asked = list(dict.fromkeys(jobs))
         for row in await self._db.fetch("last_ticks", jobs=asked, limit=limit, tenant=await self._scope_number()):
-            entry = ledger_entry(row)
+            entry = build_ledger_entry(row)
             found.setdefault(entry.job_id, []).append(entry)
         return [found.get(job, [])[::-1] for job in jobs]
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         rows = await self._db.fetch("depths", tenant=await self._scope_number(tenant))
         await self._names.name_all({row["queue"] for row in rows})
-        datacenters = await self._names.find_datacenters(row["lane"] for row in rows)
+        datacenters = await self._names.find_datacenters(row["claim_group"] for row in rows)
         return fold_depths(
             (
                 self._names.name(row["queue"]),
-                datacenters.get(row["lane"]),
+                datacenters.get(row["claim_group"]),
                 row["queued"],
                 row["running"],
                 row["oldest_due"],
@@ -124,7 +124,7 @@ class ReadMixin(PostgresMixin):
         return str(row["hint_key"])
 
     async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
-        return await self._hints(await self._db.fetch("hints_of", runs=list(runs)))
+        return await self._hints(await self._db.fetch("hints", runs=list(runs)))
 
     async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         return await self._hints(
@@ -139,7 +139,7 @@ class ReadMixin(PostgresMixin):
                 self._names.name(row["queue"]),
                 row["rank"],
                 row["priority"],
-                "" if row["gate"] is None else str(row["gate"]),
+                "" if row["key_lock"] is None else str(row["key_lock"]),
                 row["attempt"] + 1,
                 row["datacenter"],
             )
@@ -148,7 +148,7 @@ class ReadMixin(PostgresMixin):
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         # Events of dead letters name runs that ended a while before.
-        rows = await self._db.fetch("facts_of", runs=list(runs), since=since - HOUR, max_error=MAX_TOLD_ERROR)
+        rows = await self._db.fetch("event_facts", runs=list(runs), since=since - HOUR, max_error=MAX_TOLD_ERROR)
         names = self._names
         await names.name_all({row[column] for row in rows for column in ("queue", "task")} - {None})
         return [
@@ -176,7 +176,7 @@ class ReadMixin(PostgresMixin):
                 datacenter=row["datacenter"],
                 queues=tuple(row["queues"]),
             )
-            for row in await self._db.fetch("workers_of", sessions=list(sessions))
+            for row in await self._db.fetch("worker_facts", sessions=list(sessions))
         ]
 
     async def readers(self) -> list[ReaderView]:
@@ -184,7 +184,7 @@ class ReadMixin(PostgresMixin):
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         async def attach(connection: Connection) -> None:
-            if rows_of(await connection.execute(*self._db.sql["keep_reader"].bind(reader=name, ttl=ttl))):
+            if count_rows(await connection.execute(*self._db.sql["keep_reader"].bind(reader=name, ttl=ttl))):
                 return
             # Transactions in progress do not know this reader: they finish first. Others wait behind this lock, so not
             # for long.
@@ -262,7 +262,7 @@ def _parse_position(position: str) -> tuple[int, int]:
     return xid, number
 
 
-def attempt_view(row: asyncpg.Record) -> AttemptView:
+def build_attempt_view(row: asyncpg.Record) -> AttemptView:
     return AttemptView(
         run_id=RunId(row["run_id"]),
         fence=row["fence"],

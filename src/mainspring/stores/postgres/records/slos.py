@@ -40,7 +40,7 @@ class SloMixin(JobMixin):
 
         async def complete(connection: Connection) -> int:
             rows = await connection.fetch(
-                *self._db.sql["settle_slos"].bind(
+                *self._db.sql["save_slos"].bind(
                     jobs=[one.job for one in given],
                     revs=[one.rev for one in given],
                     next_checks=[one.next_check for one in given],
@@ -49,7 +49,7 @@ class SloMixin(JobMixin):
             )
             for row in rows:
                 for event in events.get(row["job_id"], ()):
-                    await self._tell(connection, event, [(RunId(row["job_id"]), row["tenant"])])
+                    await self._emit(connection, event, [(RunId(row["job_id"]), row["tenant"])])
             return len(rows)
 
         return await self._db.transaction(complete) if given else 0

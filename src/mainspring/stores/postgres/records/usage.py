@@ -47,7 +47,7 @@ class UsageReadMixin(PostgresMixin):
 
     async def budgets(self, tenant: str | None) -> list[BudgetStatus]:
         rows = await self._db.fetch("budgets", tenant=await self._scope_number(tenant))
-        found = [status_of(row) for row in rows]
+        found = [build_budget_status(row) for row in rows]
         return sorted(found, key=lambda status: (status.budget.tenant, status.budget.name))
 
     async def _key(self, by: GroupBy, key: str) -> str | int | None:
@@ -76,10 +76,10 @@ class BudgetMixin(UsageReadMixin):
                     budget=identifier, tenant=tenant, name=budget.name, spec=msgspec.json.encode(budget)
                 )
             )
-            before = msgspec.to_builtins(status_of(known[0]).budget) if known else {}
+            before = msgspec.to_builtins(build_budget_status(known[0]).budget) if known else {}
             if (differs := what_differs(before, msgspec.to_builtins(budget))) is not None:
                 await self._audit(connection, "budgets.put", author, [Change(budget.tenant, budget.name, *differs)])
-            return status_of(row)
+            return build_budget_status(row)
 
         return await self._db.transaction(work)
 
@@ -115,7 +115,9 @@ class BudgetMixin(UsageReadMixin):
             )
             if marked and events:
                 await connection.execute(
-                    *self._db.sql["tell_budget"].bind(kinds=list(events), tenant=marked[0]["tenant"], budget=before.id)
+                    *self._db.sql["emit_budget_events"].bind(
+                        kinds=list(events), tenant=marked[0]["tenant"], budget=before.id
+                    )
                 )
             return bool(marked)
 
@@ -123,7 +125,7 @@ class BudgetMixin(UsageReadMixin):
 
     async def lower(self, budget: Budget, limit: int) -> int:
         tenant, task, job = await self._of(budget)
-        return len(await self._db.fetch("lower", tenant=tenant, task=task, job=job, limit=limit))
+        return len(await self._db.fetch("lower_priority", tenant=tenant, task=task, job=job, limit=limit))
 
     async def _of(self, budget: Budget) -> tuple[int, int | None, str | None]:
         """Return the tenant's number, and the task's number or the job's id if the budget is for one.
@@ -141,7 +143,7 @@ class BudgetMixin(UsageReadMixin):
         return tenant, task, job
 
 
-def status_of(row: asyncpg.Record) -> BudgetStatus:
+def build_budget_status(row: asyncpg.Record) -> BudgetStatus:
     budget = msgspec.json.decode(row["spec"], type=Budget)
     return BudgetStatus(
         budget=budget, id=row["id"], state=row["state"], since=row["since"], spent=row["spent"], held=row["held"]

@@ -11,8 +11,8 @@ from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
 from mainspring.core.store import Retention
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partitions
-from mainspring.stores.postgres.records.reading import ReadMixin, attempt_view
-from mainspring.stores.postgres.rows import run_view
+from mainspring.stores.postgres.records.reading import ReadMixin, build_attempt_view
+from mainspring.stores.postgres.rows import build_run_view
 from mainspring.stores.statements import Statement
 
 _FAMILY_OF = {"succeeded": "history_succeeded", "unsuccessful": "history_unsuccessful"} | {
@@ -56,6 +56,6 @@ class ArchiveMixin(ReadMixin):
         await self._names.name_all({row[name] for row in rows for name in ("queue", "tenant", "task")} - {None})
         of_run: dict[RunId, list[AttemptView]] = {}
         for row in attempts:
-            of_run.setdefault(RunId(row["run_id"]), []).append(attempt_view(row))
-        views = [run_view(row, self._names, self._policies) for row in rows]
+            of_run.setdefault(RunId(row["run_id"]), []).append(build_attempt_view(row))
+        views = [build_run_view(row, self._names, self._policies) for row in rows]
         return [ArchivedRun(run=view, attempts=tuple(of_run.get(view.id, ()))) for view in views]

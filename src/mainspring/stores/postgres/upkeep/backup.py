@@ -29,9 +29,9 @@ from mainspring.core.ports.upkeep.backup import LEFT_OUT, Manifest, Open, Part, 
 from mainspring.stores import statements
 from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting
-from mainspring.stores.postgres.schema import go_on, make_at, refuse_older_checkout
-from mainspring.stores.postgres.servers import servers_of
-from mainspring.stores.postgres.upkeep.dependent_objects import Grant, dependants, grant_again, grants_of
+from mainspring.stores.postgres.schema import create_schema_at, migrate_further, refuse_older_checkout
+from mainspring.stores.postgres.servers import get_servers
+from mainspring.stores.postgres.upkeep.dependent_objects import Grant, grant_again, list_dependent_objects, list_grants
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -179,9 +179,9 @@ class PostgresBackups:
             await connection.execute("BEGIN")
             await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{self._schema}.migrate")
             epoch, grants = await self._clear(connection, replace)
-            await make_at(connection, self._schema, manifest.migrations)
+            await create_schema_at(connection, self._schema, manifest.migrations)
             await self._fill(connection, manifest, opened, tell)
-            await go_on(connection, self._schema)
+            await migrate_further(connection, self._schema)
             restored = await self._hold(connection, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
             await grant_again(connection, self._schema, grants)
             await connection.execute("COMMIT")
@@ -225,12 +225,12 @@ class PostgresBackups:
                         "--replace"
                     )
         epoch: int = await connection.fetchval(f"SELECT store_epoch FROM {schema}.meta")
-        if others := await dependants(connection, schema):
+        if others := await list_dependent_objects(connection, schema):
             raise Conflict(
                 f"others use what is in the schema {schema}, and would lose {', '.join(others[:10])}"
                 f"{f' and {len(others) - 10} more' if len(others) > 10 else ''}: drop them first and make them again"
             )
-        grants = await grants_of(connection, schema)
+        grants = await list_grants(connection, schema)
         await connection.execute(f"DROP SCHEMA {schema} CASCADE")
         return epoch, grants
 
@@ -286,7 +286,7 @@ class PostgresBackups:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
         with connecting():
-            connection = await servers_of(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
+            connection = await get_servers(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
         try:
             with _said():
                 yield connection

@@ -79,12 +79,12 @@ class Grant(msgspec.Struct, frozen=True):
         return f"{makes} GRANT {privilege} ON {self.kind} TO {self.grantee}{option}"
 
 
-async def dependants(connection: Connection, schema: str) -> list[str]:
+async def list_dependent_objects(connection: Connection, schema: str) -> list[str]:
     """Return the objects of others that would be dropped with the schema."""
     return [row["name"] for row in await connection.fetch(_DEPENDANTS, schema)]
 
 
-async def grants_of(connection: Connection, schema: str) -> list[Grant]:
+async def list_grants(connection: Connection, schema: str) -> list[Grant]:
     """Return the privileges of roles other than the owner on the schema and on its objects."""
     return [Grant(**row) for row in await connection.fetch(_GRANTS, schema)]
 

@@ -37,8 +37,8 @@ from mainspring.stores.postgres.codes import DAYS_AHEAD
 from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting, load_statements, prepare_connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES
 from mainspring.stores.postgres.replica import REPLAYED, WRITTEN
-from mainspring.stores.postgres.row_security import left_to_do
-from mainspring.stores.postgres.servers import servers_of
+from mainspring.stores.postgres.row_security import list_missing_rights
+from mainspring.stores.postgres.servers import get_servers
 from mainspring.stores.statements import Statement
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -67,7 +67,7 @@ class PostgresHealth:
         replica: tuple[str, Micros] | None = None,
     ) -> None:
         self._replica = replica
-        self._servers = servers_of(dsn)
+        self._servers = get_servers(dsn)
         self._schema = schema
         self._clock = clock
         self._connections = connections
@@ -196,7 +196,7 @@ class PostgresHealth:
             room(server["connected"], server["connections"]),
             plan(processes, self._connections + _CONNECTIONS_BESIDE, server["connections"]),
         ]
-        findings.append(await self._wall(connection))
+        findings.append(await self._reader_role(connection))
         if self._replica is not None:
             findings.append(await self._lag(connection, *self._replica))
         return Examination(findings=findings, signs=await self._signs(connection, server["now"]))
@@ -299,7 +299,7 @@ class PostgresHealth:
         began = self._clock.monotonic()
         try:
             with connecting():
-                there = await servers_of(dsn, reading=True).connect(timeout=5, statement_cache_size=0)
+                there = await get_servers(dsn, reading=True).connect(timeout=5, statement_cache_size=0)
             try:
                 async with there.transaction():
                     reached = await there.fetchval(REPLAYED) >= written
@@ -316,8 +316,8 @@ class PostgresHealth:
             return found("replica", f"{took / SECOND:.1f} s behind at most")
         return warned("replica", f"it is more than {format_duration(most)} behind", advice)
 
-    async def _wall(self, connection: Connection) -> Finding:
-        left = await left_to_do(cast("Any", connection), self._schema)
+    async def _reader_role(self, connection: Connection) -> Finding:
+        left = await list_missing_rights(cast("Any", connection), self._schema)
         if not left:
             return found("row-level security", "people read through a role that is bound to their tenant")
         advice = "have an administrator run: " + " ".join(f"{statement};" for statement in left)

@@ -96,8 +96,8 @@ async def _promote(connection: Connection, address: str, schema: str, clock: Clo
 
 async def _refuse_alive(servers: Sequence[str]) -> bool:
     """Raise ``Conflict`` if a server is alive; return whether one is unreachable that may have been the primary."""
-    signs = await asyncio.gather(*map(_sign_of_life, servers))
-    alive = [f"{':'.join(_place(dsn))} {sign}" for dsn, sign in zip(servers, signs, strict=True) if sign]
+    signs = await asyncio.gather(*map(_probe_writer, servers))
+    alive = [f"{':'.join(_parse_endpoint(dsn))} {sign}" for dsn, sign in zip(servers, signs, strict=True) if sign]
     if alive:
         raise Conflict(f"{'; '.join(alive)}: {_STOP_IT}")
     return "" in signs
@@ -117,11 +117,11 @@ async def _refuse_followed(connection: Connection, address: str, asked: Sequence
     if row["status"] == "streaming" and row["silent"] is not None and row["silent"] < _FRESH:
         sender = f"{row['sender_host']}:{row['sender_port']}"
         raise Conflict(f"{sender} still sends to it, last {row['silent']:.1f} s ago: {_STOP_IT}")
-    places = _places_in(row["conninfo"] or "")
+    places = _parse_conninfo(row["conninfo"] or "")
     if row["sender_host"]:
         places.append((row["sender_host"], str(row["sender_port"])))
     # A local address seen from a remote standby would mean another server here.
-    seen = [place for place in places if not _is_local(place[0]) or _is_local(_place(address)[0])]
+    seen = [place for place in places if not _is_local(place[0]) or _is_local(_parse_endpoint(address)[0])]
     followed = _without([_at(address, *place) for place in seen], [address, *asked])
     if not await _refuse_alive(followed) and not is_away:
         raise Conflict(
@@ -131,14 +131,14 @@ async def _refuse_followed(connection: Connection, address: str, asked: Sequence
 
 
 def _without(servers: Sequence[str], others: Sequence[str]) -> list[str]:
-    places = {_place(dsn) for dsn in others}
-    return list({_place(dsn): dsn for dsn in servers if _place(dsn) not in places}.values())
+    places = {_parse_endpoint(dsn) for dsn in others}
+    return list({_parse_endpoint(dsn): dsn for dsn in servers if _parse_endpoint(dsn) not in places}.values())
 
 
-def _places_in(conninfo: str) -> list[tuple[str, str]]:
+def _parse_conninfo(conninfo: str) -> list[tuple[str, str]]:
     """Return the hosts and ports of a libpq connection string."""
     if conninfo.startswith(("postgresql://", "postgres://")):
-        return [_place(dsn) for dsn in split(conninfo)]
+        return [_parse_endpoint(dsn) for dsn in split(conninfo)]
     words = {key: re.sub(r"\\(.)", r"\1", value.strip("'")) for key, value in _WORD.findall(conninfo)}
     hosts = (words.get("host") or words.get("hostaddr") or "").split(",")
     ports = (words.get("port") or "5432").split(",")
@@ -160,7 +160,7 @@ def _at(address: str, host: str, port: str) -> str:
     return parts._replace(netloc=f"{user}{at}{host}:{port}", query=query).geturl()
 
 
-def _place(dsn: str) -> tuple[str, str]:
+def _parse_endpoint(dsn: str) -> tuple[str, str]:
     """Return host and port of the server that an address means, however it is written."""
     parts = urlsplit(dsn)
     query = dict(parse_qsl(parts.query))
@@ -170,7 +170,7 @@ def _place(dsn: str) -> tuple[str, str]:
     return (host or query.get("host", "localhost")).lower(), port or query.get("port", "5432")
 
 
-async def _sign_of_life(dsn: str) -> str | None:
+async def _probe_writer(dsn: str) -> str | None:
     """Return why a server must be assumed to write; empty: it is unreachable; None: it is a standby."""
     try:
         async with asyncio.timeout(_ANSWER):

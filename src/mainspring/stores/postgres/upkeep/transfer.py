@@ -33,8 +33,8 @@ from mainspring.stores.postgres.codes import (
 from mainspring.stores.postgres.database import SESSION, connecting, prepare_connection
 from mainspring.stores.postgres.partitions import FAMILIES
 from mainspring.stores.postgres.records.usage import NO_JOB
-from mainspring.stores.postgres.rows import set_of_labels
-from mainspring.stores.postgres.servers import servers_of
+from mainspring.stores.postgres.rows import build_label_set
+from mainspring.stores.postgres.servers import get_servers
 from mainspring.stores.postgres.store import PostgresStore
 from mainspring.stores.postgres.work.queues import read_policy
 
@@ -60,6 +60,8 @@ _LOCKED = ("meta", "session", "job", "run", "waiting")
 _DEAD = {"open": 1, "replayed": 2, "discarded": 3}
 _SETTINGS = SESSION | {"statement_timeout": "0", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "0"}
 _CHUNK = 20_000
+#: Kind → table, where they have different names.
+_TABLES = {"idempotency_key": "idempotency", "gate": "key_lock"}
 #: Kind → query that reads the imported rows back, with the columns of ``KINDS`` by name.
 _FOUND: Mapping[str, str] = {
     "session": "SELECT id FROM {s}.session",
@@ -72,7 +74,7 @@ _FOUND: Mapping[str, str] = {
     "job_version": "SELECT job_id, version, spec FROM {s}.job_version",
     "run": "SELECT id, fence FROM {s}.run",
     "waiting": "SELECT id, due FROM {s}.waiting",
-    "gate": "SELECT key, holder FROM {s}.gate",
+    "gate": "SELECT key, holder FROM {s}.key_lock",
     "limiter": "SELECT number, used FROM {s}.limiter",
     "dependent": "SELECT run_id, parents FROM {s}.dependent",
     "edge": "SELECT child, parent, place FROM {s}.edge",
@@ -149,10 +151,10 @@ class PostgresTarget:
         await store._partitions.make({family: set(days) for family, days in facts.days.items() if family in FAMILIES})
         wanted = [(NameKind.TENANT, name) for name in facts.tenants] + [(NameKind.TASK, name) for name in facts.tasks]
         wanted += [(NameKind.QUEUE, name) for name in facts.queues]
-        wanted += [(NameKind.LABEL_SET, set_of_labels(requires)) for requires in facts.requirements]
+        wanted += [(NameKind.LABEL_SET, build_label_set(requires)) for requires in facts.requirements]
         await store._names.number_all(wanted)
         with connecting():
-            self._connection = await servers_of(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
+            self._connection = await get_servers(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
         await prepare_connection(self._connection)
         await self._connection.execute("BEGIN")
         await self._connection.execute(
@@ -175,9 +177,8 @@ class PostgresTarget:
             if kind in ("run", "waiting", "history"):
                 own = [row for row in rows if not row["of_version"] and row["task"] is not None]
                 await self._copy("body", [self._body(row) for row in own])
-            table = "idempotency" if kind == "idempotency_key" else kind
             make = self._makers[kind]
-            await self._copy(table, [make(row) for row in rows])
+            await self._copy(_TABLES.get(kind, kind), [make(row) for row in rows])
 
     async def tally(self, kind: str) -> Tally:
         tally = Tally()
@@ -269,10 +270,10 @@ class PostgresTarget:
         assert self._store is not None
         return self._store._names.number(kind, name) if name else 0
 
-    def _lane(self, row: Row) -> int:
+    def _get_claim_group(self, row: Row) -> int:
         if row["target"] is not None:
             return -int(row["target"])
-        return self._number(NameKind.LABEL_SET, set_of_labels(tuple(row["requires"])))
+        return self._number(NameKind.LABEL_SET, build_label_set(tuple(row["requires"])))
 
     def _session(self, row: Row) -> Mapping[str, Any]:
         return {
@@ -323,7 +324,7 @@ class PostgresTarget:
             "queue": self._number(NameKind.QUEUE, row["queue"]),
             "closely": bool(row["closely"]),
             "fair": fair,
-            "laned": fair or bool(row["pooled"]),
+            "grouped": fair or bool(row["pooled"]),
             "pooled": bool(row["pooled"]),
             "weighted": bool(row["weighted"]),
         }
@@ -407,7 +408,7 @@ class PostgresTarget:
             self._of_a_run(row)
             | {
                 "shard": row["shard"],
-                "lane": self._lane(row),
+                "claim_group": self._get_claim_group(row),
                 "rank": row["rank"],
                 "timeout": row["timeout"],
                 "rev": row["rev"],
@@ -416,7 +417,7 @@ class PostgresTarget:
                 "started_at": row["started_at"] if runs else None,
                 "attempt_until": row["attempt_until"] if runs else None,
                 "cancel_at": row["cancel_at"],
-                "gate": row["gate"],
+                "key_lock": row["gate"],
                 "queued_at": row["queued_at"],
                 "ready_at": row["ready_at"],
             }
@@ -428,12 +429,12 @@ class PostgresTarget:
             self._of_a_run(row)
             | {
                 "shard": row["shard"],
-                "lane": self._lane(row),
+                "claim_group": self._get_claim_group(row),
                 "timeout": row["timeout"],
                 "rev": row["rev"],
                 "late": bool(row["late"]) or row["attempt"] > 0,
                 "holds": row["gate"] is not None and bool(row["holds"]),
-                "gate": row["gate"],
+                "key_lock": row["gate"],
                 "waits": row["waits"],
                 "state": _waiting_state(row),
             }

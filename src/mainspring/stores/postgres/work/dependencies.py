@@ -60,7 +60,7 @@ def check_circles(runs: Sequence[NewRun]) -> None:
 
 
 class DependencyMixin(LimiterMixin):
-    async def _join(
+    async def _store_dependencies(
         self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId]
     ) -> DependencyDecisions:
         """Store the dependencies of new runs. Their parents are locked and do not end before this commits.
@@ -141,7 +141,7 @@ class DependencyMixin(LimiterMixin):
         return found
 
     async def resolve(self, limit: int) -> int:
-        [undone] = await self._db.fetch("undone")
+        [undone] = await self._db.fetch("pending_decisions")
         changed = 0
         queues: Counter[int] = Counter()
         if undone["families"]:
@@ -171,7 +171,7 @@ class DependencyMixin(LimiterMixin):
         queues: Counter[int] = Counter()
         if edges:
             queues = await self._count(connection, edges)
-        await connection.execute(*sql["forget_ended_parents"].bind(parents=list(parents)))
+        await connection.execute(*sql["delete_ended_parents"].bind(parents=list(parents)))
         return max(len(edges), 1), queues
 
     async def _count(self, connection: Connection, edges: Sequence[asyncpg.Record]) -> Counter[int]:
@@ -219,7 +219,7 @@ class DependencyMixin(LimiterMixin):
             released = await connection.fetch(*self._db.sql["release_children"].bind(children=going))
             due = [row for row in released if row["is_due"]]
             if due:
-                queues += await self._enter(connection, due)
+                queues += await self._queue_due(connection, due)
         return queues
 
     async def _skip(self, connection: Connection, reasons: Mapping[RunId, str]) -> Counter[int]:
@@ -228,9 +228,9 @@ class DependencyMixin(LimiterMixin):
             return Counter()
         ordered = sorted(reasons)
         rows = await connection.fetch(
-            *self._db.sql["skip"].bind(runs=ordered, reasons=[reasons[run] for run in ordered])
+            *self._db.sql["skip_runs"].bind(runs=ordered, reasons=[reasons[run] for run in ordered])
         )
-        return await self._let_go(connection, rows)
+        return await self._release_runs(connection, rows)
 
 
 def _ended(parents: int, states: Iterable[int | None]) -> Ended:

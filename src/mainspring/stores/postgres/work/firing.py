@@ -15,8 +15,8 @@ from mainspring.core.store import Fired
 from mainspring.stores.postgres.codes import DECISION_CODES, STATE_CODES, TICK, TICK_OF_DELAY, NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.rows import class_number, forever_bucket, gate_of_job
-from mainspring.stores.postgres.work.limiter_decisions import flat
+from mainspring.stores.postgres.rows import class_number, compute_job_key_lock, forever_bucket
+from mainspring.stores.postgres.work.limiter_decisions import pack_limits
 from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.submissions import SubmitMixin
 
@@ -25,7 +25,7 @@ _REMEMBERED = 10_000
 
 
 class TickRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A tick to record, and the run to make of it. ``tenant``, ``queue`` and ``lane`` are numbers of names."""
+    """A tick to record, and the run to make of it. ``tenant``, ``queue`` and ``claim_group`` are numbers of names."""
 
     job_id: str
     scheduled_at: Instant
@@ -48,7 +48,7 @@ class TickRow(msgspec.Struct, frozen=True, kw_only=True):
     body_id: str
     bucket: int
     origin: int
-    lane: int
+    claim_group: int
     limits: str | None
     #: The data center that it is for; empty: any.
     target: str
@@ -75,7 +75,10 @@ class TickMixin(SubmitMixin):
             return
         ids, versions, policies = zip(*missing.values(), strict=True)
         await self._db.execute(
-            "add_place_bodies", bodies=ids, versions=versions, policies=[self._policies.encode(one) for one in policies]
+            "add_datacenter_bodies",
+            bodies=ids,
+            versions=versions,
+            policies=[self._policies.encode(one) for one in policies],
         )
         if len(self._bodies_made) > _REMEMBERED:
             self._bodies_made.clear()
@@ -86,11 +89,11 @@ class TickMixin(SubmitMixin):
 
         A body has the version's payload, and is in the bucket of the class.
         """
-        await self._mind_classes()
+        await self._refresh_classes()
         missing = {}
         for fire in fires:
             job = fire.job
-            policy = self._classed_policy(job.spec.policy, job.tenant)
+            policy = self._assign_class(job.spec.policy, job.tenant)
             if not class_number(policy):
                 continue
             for tick in fire.ticks:
@@ -134,8 +137,8 @@ class TickMixin(SubmitMixin):
         tenant = self._names.number(NameKind.TENANT, job.tenant)
         queue = self._names.number(NameKind.QUEUE, spec.queue)
         policies = {tick.target: placed(spec.policy, tick.target) for tick in fire.ticks if tick.decision == "run"}
-        lanes = {target: self._lane(policy) for target, policy in policies.items()}
-        bucket = forever_bucket(self._classed_policy(spec.policy, job.tenant))
+        claim_groups = {target: self._get_claim_group(policy) for target, policy in policies.items()}
+        bucket = forever_bucket(self._assign_class(spec.policy, job.tenant))
         return [
             TickRow(
                 job_id=job.id,
@@ -156,8 +159,8 @@ class TickMixin(SubmitMixin):
                 deadline=None if spec.deadline is None else tick.due + spec.deadline,
                 body_id=version_body_id(job.id, job.version, tick.target),
                 origin=TICK if spec.fixed_delay is None else TICK_OF_DELAY,
-                lane=lanes.get(tick.target, 0),
-                limits=flat(spec.policy.gates(job.tenant, spec.task)),
+                claim_group=claim_groups.get(tick.target, 0),
+                limits=pack_limits(spec.policy.gates(job.tenant, spec.task)),
                 target=tick.target,
                 bucket=bucket,
             )
@@ -189,19 +192,19 @@ class TickMixin(SubmitMixin):
             await connection.execute(*self._db.sql["finish_job"].bind(job=job.id))
         made = 0
         for target in dict.fromkeys(tick.target for tick in fire.ticks):
-            made += await self._fire_in_place(connection, fire, target, moved)
+            made += await self._fire_in_datacenter(connection, fire, target, moved)
         return Fired(applied=True, runs=made, queues=(job.spec.queue,) if made else ())
 
-    async def _fire_in_place(self, connection: Connection, fire: Fire, target: str, moved: asyncpg.Record) -> int:
+    async def _fire_in_datacenter(self, connection: Connection, fire: Fire, target: str, moved: asyncpg.Record) -> int:
         """Record the ticks for one data center, or for none; return how many runs were made."""
-        job, gate = fire.job, gate_of_job(fire.job, target)
+        job, key_lock = fire.job, compute_job_key_lock(fire.job, target)
         active = await self._active(connection, job.id, target)
         ticks = [tick for tick in fire.ticks if tick.target == target]
         if job.spec.overlap is Overlap.CANCEL and active and await self._has_new_run(connection, job.id, ticks, target):
             await self._stop_runs_of(connection, job.id, target)
             active = await self._active(connection, job.id, target)
-        holder = None if gate is None else (await self._lock_gates(connection, [gate]))[gate]
-        has_one_key = all(row["gate"] == gate for row in active)
+        holder = None if key_lock is None else (await self._lock_keys(connection, [key_lock]))[key_lock]
+        has_one_key = all(row["key_lock"] == key_lock for row in active)
         blocked = any(row["state"] == STATE_CODES[RunState.BLOCKED] for row in active)
         count = len(active)
         made: list[tuple[Tick, RunState]] = []
@@ -230,16 +233,16 @@ class TickMixin(SubmitMixin):
             count += 1
             if tick.due > moved["now"]:
                 made.append((tick, RunState.SCHEDULED))
-            elif gate is None:
+            elif key_lock is None:
                 made.append((tick, RunState.QUEUED))
             elif holder is None:
                 holder = tick.run_id
                 made.append((tick, RunState.QUEUED))
-                await connection.execute(*self._db.sql["hold_gates"].bind(keys=[gate], holders=[tick.run_id]))
+                await connection.execute(*self._db.sql["set_key_holders"].bind(keys=[key_lock], holders=[tick.run_id]))
             else:
                 blocked = True
                 made.append((tick, RunState.BLOCKED))
-        await self._insert_ticks(connection, fire, made, gate, moved["now"])
+        await self._insert_tick_runs(connection, fire, made, key_lock, moved["now"])
         return len(made)
 
     async def _has_new_run(self, connection: Connection, job: JobId, ticks: Sequence[Tick], target: str) -> bool:
@@ -253,14 +256,14 @@ class TickMixin(SubmitMixin):
 
     async def _active(self, connection: Connection, job: JobId, target: str) -> list[asyncpg.Record]:
         if target:
-            return await connection.fetch(*self._db.sql["active_in_place"].bind(job=job, target=target))
+            return await connection.fetch(*self._db.sql["active_in_datacenter"].bind(job=job, target=target))
         return await connection.fetch(*self._db.sql["active_of_job"].bind(job=job))
 
-    async def _insert_ticks(
-        self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], gate: int | None, now: Instant
+    async def _insert_tick_runs(
+        self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], key_lock: int | None, now: Instant
     ) -> None:
         job = fire.job
-        limits = flat(job.spec.policy.gates(job.tenant, job.spec.task))
+        limits = pack_limits(job.spec.policy.gates(job.tenant, job.spec.task))
         for tick, state in made:
             [row] = self._tick_rows(msgspec.structs.replace(fire, ticks=(tick,)))
             common = LiveRow(
@@ -276,12 +279,12 @@ class TickMixin(SubmitMixin):
                 timeout=row.timeout,
                 start_by=row.start_by,
                 deadline=row.deadline,
-                gate=gate,
+                key_lock=key_lock,
                 job_id=row.job_id,
                 job_version=row.version,
                 scheduled_at=row.scheduled_at,
                 origin=row.origin,
-                lane=row.lane,
+                claim_group=row.claim_group,
                 limits=limits,
             )
             if state is RunState.QUEUED and limits is None:
@@ -294,11 +297,11 @@ class TickMixin(SubmitMixin):
                 waiting = build_waiting_row(common, state=code, late=row.late, holds=holds)
                 await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs([waiting])))
         tenant = self._names.number(NameKind.TENANT, job.tenant)
-        await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
+        await self._emit(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
         holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
         if limits is not None and holding:
-            await self._enter(
-                connection, await connection.fetch(*self._db.sql["due_rows"].bind(runs=holding)), is_told=True
+            await self._queue_due(
+                connection, await connection.fetch(*self._db.sql["due_rows"].bind(runs=holding)), is_silent=True
             )
 
 

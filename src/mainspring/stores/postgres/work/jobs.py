@@ -165,7 +165,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
     async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[_PutResult]:
         """Put jobs of different names in a few statements, however many there are."""
         sql, number = self._db.sql, self._names.number
-        calendar_revs = await self._mind_calendars(connection, jobs)
+        calendar_revs = await self._check_calendars(connection, jobs)
         tenants = [number(NameKind.TENANT, job.tenant) for job in jobs]
         names = [job.spec.name for job in jobs]
         by_name = {
@@ -238,8 +238,8 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                 placed[job_id] = _PutResult(job_id, PutOutcome.CREATED, Change(job.tenant, job_id))
             else:
                 differs = what_differs(
-                    {} if spec is None else words_of_job(_as_it_is(job_id, job.tenant, spec, row["version"], was)),
-                    words_of_job(_as_it_is(job_id, job.tenant, job.spec, version, state)),
+                    {} if spec is None else words_of_job(_build_job(job_id, job.tenant, spec, row["version"], was)),
+                    words_of_job(_build_job(job_id, job.tenant, job.spec, version, state)),
                 )
                 change = Change(job.tenant, job_id, *(differs or ()))
                 placed[job_id] = _PutResult(job_id, PutOutcome.CHANGED, change)
@@ -254,9 +254,9 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
         if touched:
             await connection.execute(*sql["touch_schedule"].bind(jobs=sorted(touched), active=True))
         if watched:
-            await connection.execute(*sql["watch_slos"].bind(**columns(watched, "jobs", "tenants", "states")))
+            await connection.execute(*sql["put_slos"].bind(**columns(watched, "jobs", "tenants", "states")))
         if unwatched:
-            await connection.execute(*sql["forget_slos"].bind(jobs=unwatched))
+            await connection.execute(*sql["delete_slos"].bind(jobs=unwatched))
         if rescheduled:
             await connection.execute(*sql["reschedule_slos"].bind(**columns(rescheduled, "jobs", "times")))
         return [placed.get(job_id, _PutResult(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
@@ -283,7 +283,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                 # The ticks of a job that cannot be read are unknown.
                 continue
             # Tenant, state and payload do not matter for the ticks.
-            job = _as_it_is(
+            job = _build_job(
                 JobId(row["job_id"]), "", spec, row["version"], JobState.SCHEDULED, row["tick"] or row["next_fire"]
             )
             ticks = dropped_ticks(job, row["now"], reason)
@@ -362,7 +362,7 @@ def _put_before(new: NewJob, used: KeyUse, found: dict[JobId, Job]) -> Put:
     return build_conflict(new, used.id)
 
 
-def _as_it_is(
+def _build_job(
     job: JobId, tenant: str, spec: JobSpec, version: int, state: JobState, next_fire: Instant | None = None
 ) -> Job:
     return Job(id=job, tenant=tenant, spec=spec, version=version, state=state, next_fire=next_fire, rev=0)

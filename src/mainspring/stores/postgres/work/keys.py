@@ -54,7 +54,7 @@ class IdempotencyKeyMixin(UniqueRunMixin):
         if number is None:
             return set()
         by_hash = {_hash(key): key for key in keys}
-        found = await self._db.fetch("used_keys", tenants=[number] * len(by_hash), keys=list(by_hash))
+        found = await self._db.fetch("used_idempotency_keys", tenants=[number] * len(by_hash), keys=list(by_hash))
         return {by_hash[row["key"]] for row in found if row["counts"]}
 
     async def _take_keys(
@@ -74,12 +74,12 @@ class IdempotencyKeyMixin(UniqueRunMixin):
             if not left:
                 break
             rows = await connection.fetch(
-                *self._db.sql["take_keys"].bind(**_key_columns(left), kind=kind, kept=KEYS_KEPT)
+                *self._db.sql["take_idempotency_keys"].bind(**_key_columns(left), kind=kind, kept=KEYS_KEPT)
             )
             new = [left[row["tenant"], row["key"]] for row in rows]
             left = _without(left, new)
             if left:
-                found, free = await self._look_at_keys(connection, left, kind)
+                found, free = await self._replace_expired_keys(connection, left, kind)
                 used |= found
                 new += free
                 left = {key: request for key, request in _without(left, free).items() if key not in found}
@@ -95,15 +95,15 @@ class IdempotencyKeyMixin(UniqueRunMixin):
             answers.append(before)
         return answers, taken
 
-    async def _look_at_keys(
+    async def _replace_expired_keys(
         self, connection: Connection, wanted: dict[tuple[int, bytes], KeyRequest], kind: int
     ) -> tuple[dict[tuple[int, bytes], KeyUse], list[KeyRequest]]:
         """Return the earlier uses of keys. Keys that have expired, or whose run or job is gone, are taken."""
         keys = columns(sorted(wanted), "tenants", "keys")
-        await connection.fetch(*self._db.sql["lock_keys"].bind(**keys))
+        await connection.fetch(*self._db.sql["lock_idempotency_keys"].bind(**keys))
         used: dict[tuple[int, bytes], KeyUse] = {}
         free: list[KeyRequest] = []
-        for row in await connection.fetch(*self._db.sql["used_keys"].bind(**keys)):
+        for row in await connection.fetch(*self._db.sql["used_idempotency_keys"].bind(**keys)):
             key = (row["tenant"], row["key"])
             if row["counts"]:
                 used[key] = KeyUse(row["id"], row["kind"], row["fingerprint"])
@@ -116,7 +116,7 @@ class IdempotencyKeyMixin(UniqueRunMixin):
         """Free keys that were taken for something that was not made after all."""
         if wanted:
             await connection.execute(
-                *self._db.sql["free_keys"].bind(
+                *self._db.sql["free_idempotency_keys"].bind(
                     tenants=[request.tenant for request in wanted], keys=[request.key for request in wanted]
                 )
             )
@@ -125,7 +125,7 @@ class IdempotencyKeyMixin(UniqueRunMixin):
         """Use keys that this transaction has locked."""
         if wanted:
             keys = _key_columns({request.tenant_key: request for request in wanted})
-            await connection.execute(*self._db.sql["use_keys"].bind(**keys, kind=kind, kept=KEYS_KEPT))
+            await connection.execute(*self._db.sql["replace_idempotency_keys"].bind(**keys, kind=kind, kept=KEYS_KEPT))
 
 
 def _key_columns(wanted: dict[tuple[int, bytes], KeyRequest]) -> dict[str, Any]:

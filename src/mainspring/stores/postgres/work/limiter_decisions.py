@@ -17,33 +17,35 @@ _SOON = 50 * MILLISECOND
 MOST_AT_ONCE = 1_000
 
 
-def flat(gates: Sequence[Gate]) -> str | None:
+def pack_limits(limiters: Sequence[Gate]) -> str | None:
     """Encode the limits of a run as text that PostgreSQL casts to an array. A breaker comes first."""
-    if not gates:
+    if not limiters:
         return None
-    ordered = sorted(gates, key=lambda gate: (gate.kind != BREAKER, gate.number))
-    numbers = (n for gate in ordered for n in (gate.kind, gate.number, gate.most, gate.per, gate.pause))
+    ordered = sorted(limiters, key=lambda limiter: (limiter.kind != BREAKER, limiter.number))
+    numbers = (
+        n for limiter in ordered for n in (limiter.kind, limiter.number, limiter.most, limiter.per, limiter.pause)
+    )
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
-def gates_in(limits: Sequence[int]) -> tuple[Gate, ...]:
+def unpack_limits(limits: Sequence[int]) -> tuple[Gate, ...]:
     """Decode the limits of a run from its row, in the order of their numbers."""
-    return _gates_in(tuple(limits))
+    return _unpack_limits(tuple(limits))
 
 
 @lru_cache(maxsize=10_000)
-def _gates_in(limits: tuple[int, ...]) -> tuple[Gate, ...]:
-    gates = [
+def _unpack_limits(limits: tuple[int, ...]) -> tuple[Gate, ...]:
+    limiters = [
         Gate(kind=limits[at], number=limits[at + 1], most=limits[at + 2], per=limits[at + 3], pause=limits[at + 4])
         for at in range(0, len(limits), 5)
     ]
-    return tuple(sorted(gates, key=lambda gate: gate.number))
+    return tuple(sorted(limiters, key=lambda limiter: limiter.number))
 
 
 class LimitRelease(NamedTuple):
     """A run that gives back its share of its limits."""
 
-    gates: tuple[Gate, ...]
+    limiters: tuple[Gate, ...]
     ending: Ending = "other"
     #: When the attempt that has ended started; None: it had not started.
     started_at: Instant | None = None
@@ -54,20 +56,20 @@ class LimitCandidate(NamedTuple):
 
     due: Instant
     id: RunId
-    gates: tuple[Gate, ...]
+    limiters: tuple[Gate, ...]
     queue: int
     #: The number of the limiter that already blocks it.
     waits: int | None = None
     #: Whether it is not yet in any table.
     is_new: bool = False
     #: Whether another event already implies that it is queued, so that none is emitted for it.
-    is_told: bool = False
+    is_silent: bool = False
 
 
-def candidate(row: asyncpg.Record, waits: int | None = None, *, is_told: bool = False) -> LimitCandidate:
+def build_limit_candidate(row: asyncpg.Record, waits: int | None = None, *, is_silent: bool = False) -> LimitCandidate:
     """Build a candidate from a row of the waiting table."""
-    limits = gates_in(row["limits"])
-    return LimitCandidate(row["due"], RunId(row["id"]), limits, row["queue"], waits, is_told=is_told)
+    limits = unpack_limits(row["limits"])
+    return LimitCandidate(row["due"], RunId(row["id"]), limits, row["queue"], waits, is_silent=is_silent)
 
 
 class LimiterRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +98,7 @@ class LimiterDecisions:
         self._states: dict[int, GateState] = {}
         self._recalls: set[int] = set()
         #: Limits as configured in the runs seen so far; if they differ, the widest.
-        self._gates: dict[int, Gate] = {}
+        self._limiters: dict[int, Gate] = {}
         #: Limiters that may have waiting runs that were not examined, with ``most`` as the first of those runs has it.
         self._heads: dict[int, int] = {}
         #: Limits where a run found no room: every later run has to wait, too.
@@ -118,8 +120,8 @@ class LimiterDecisions:
         """Whether the row of this limiter is locked."""
         return number in self._states
 
-    def knows(self, gate: Gate) -> bool:
-        return gate.number in self._states
+    def knows(self, limiter: Gate) -> bool:
+        return limiter.number in self._states
 
     def recalling(self) -> list[int]:
         return sorted(self._recalls)
@@ -133,14 +135,14 @@ class LimiterDecisions:
         for number in numbers:
             self._heads.setdefault(number, 1)
 
-    def leave(self, leaver: LimitRelease) -> list[int]:
+    def leave(self, release: LimitRelease) -> list[int]:
         """Give back what a run took of its limits; return the breakers that open because of it."""
         opened = []
-        for gate in leaver.gates:
-            number = gate.number
+        for limiter in release.limiters:
+            number = limiter.number
             before = self._states[number]
-            after = left(gate, before, self.now, leaver.ending, started_at=leaver.started_at)
-            self._widen(gate)
+            after = left(limiter, before, self.now, release.ending, started_at=release.started_at)
+            self._widen(limiter)
             self._touched.add(number)
             self._states[number] = after
             if before.open_until is None and after.open_until is not None:
@@ -153,22 +155,22 @@ class LimiterDecisions:
         for one in candidates:
             # Some of them wait already, with the limits they had before.
             self.seen.add(one.id)
-            for gate in one.gates:
-                self._widen(gate)
+            for limiter in one.limiters:
+                self._widen(limiter)
 
     def with_room(self) -> dict[int, int]:
         """Return limiters that have room and may have waiting runs, with how many of those runs to examine."""
         rooms = {}
         for number, head in self._heads.items():
-            gate = self._gates.get(number)
+            limiter = self._limiters.get(number)
             if number in self._closed:
                 continue
-            if gate is None:
+            if limiter is None:
                 # No run of this limiter has been seen that says how wide it is.
                 rooms[number] = 1
-            elif here := self._room(msgspec.structs.replace(gate, most=head)):
+            elif here := self._room(msgspec.structs.replace(limiter, most=head)):
                 rooms[number] = min(here, MOST_AT_ONCE)
-            elif self._room(gate):
+            elif self._room(limiter):
                 # Only a wider limit than the first run's has room: examine the first run, which keeps the others
                 # waiting.
                 rooms[number] = 1
@@ -177,9 +179,9 @@ class LimiterDecisions:
     def looked_at(self, number: int, *, all_of_them: bool) -> None:
         if all_of_them:
             self._heads.pop(number, None)
-        elif (gate := self._gates.get(number)) is not None:
+        elif (limiter := self._limiters.get(number)) is not None:
             # The next run in line has not been seen: assume the widest limit.
-            self._heads[number] = gate.most
+            self._heads[number] = limiter.most
 
     def decide(self, candidates: Iterable[LimitCandidate]) -> None:
         """Let candidates pass, in order, if all their limits have room.
@@ -188,21 +190,21 @@ class LimiterDecisions:
         """
         for one in sorted(candidates):
             self.seen.add(one.id)
-            if not all(map(self.knows, one.gates)):
+            if not all(map(self.knows, one.limiters)):
                 continue
-            for gate in one.gates:
-                self._widen(gate)
-            full_gate = next((gate for gate in one.gates if self._is_full(gate)), None)
-            if full_gate is None:
-                for gate in one.gates:
-                    self._states[gate.number] = passed(gate, self._states[gate.number])
-                self._touched.update(gate.number for gate in one.gates)
+            for limiter in one.limiters:
+                self._widen(limiter)
+            full_limiter = next((limiter for limiter in one.limiters if self._is_full(limiter)), None)
+            if full_limiter is None:
+                for limiter in one.limiters:
+                    self._states[limiter.number] = passed(limiter, self._states[limiter.number])
+                self._touched.update(limiter.number for limiter in one.limiters)
                 self.passing.append(one)
                 if one.is_new:
                     self.is_new.add(one.id)
             else:
-                full = full_gate.number
-                self._closed.setdefault(full, full_gate)
+                full = full_limiter.number
+                self._closed.setdefault(full, full_limiter)
                 if full != one.waits:
                     self.waits[one.id] = full
                     self._touched.add(full)
@@ -215,11 +217,11 @@ class LimiterDecisions:
         """Return the limiter rows to save, in the order of their numbers."""
         rows: list[LimiterRow] = []
         for number in sorted(self._touched):
-            state, gate = self._states[number], self._gates.get(number)
+            state, limiter = self._states[number], self._limiters.get(number)
             times, forget_at = None, 0
-            if gate is not None and gate.kind == BREAKER:
+            if limiter is not None and limiter.kind == BREAKER:
                 times = "{" + ",".join(map(str, state.times)) + "}"
-                forget_at = state.times[-1] + gate.per if state.times else 0
+                forget_at = state.times[-1] + limiter.per if state.times else 0
             rows.append(
                 LimiterRow(
                     number=number,
@@ -228,27 +230,27 @@ class LimiterDecisions:
                     open_until=state.open_until,
                     forget_at=forget_at,
                     recalls=number in self._recalls,
-                    wake_at=self.now + _SOON if gate is None else self._wake_at(gate),
+                    wake_at=self.now + _SOON if limiter is None else self._wake_at(limiter),
                 )
             )
         return rows
 
-    def _wake_at(self, gate: Gate) -> Instant | None:
+    def _wake_at(self, limiter: Gate) -> Instant | None:
         """Return when the limiter must be checked again if runs wait for it: at once if it has room."""
-        state = self._states[gate.number]
-        if gate.number in self._recalls:
+        state = self._states[limiter.number]
+        if limiter.number in self._recalls:
             return max(state.open_until or 0, self.now + _SOON)
-        gate = self._closed.get(gate.number, gate)
-        return self.now if self._room(gate) else room_comes_at(gate, state, self.now)
+        limiter = self._closed.get(limiter.number, limiter)
+        return self.now if self._room(limiter) else room_comes_at(limiter, state, self.now)
 
-    def _is_full(self, gate: Gate) -> bool:
-        return gate.number in self._closed or not self._room(gate)
+    def _is_full(self, limiter: Gate) -> bool:
+        return limiter.number in self._closed or not self._room(limiter)
 
-    def _room(self, gate: Gate) -> int:
+    def _room(self, limiter: Gate) -> int:
         # While a breaker calls runs back, it is not known which run would go ahead.
-        return 0 if gate.number in self._recalls else room(gate, self._states[gate.number], self.now)
+        return 0 if limiter.number in self._recalls else room(limiter, self._states[limiter.number], self.now)
 
-    def _widen(self, gate: Gate) -> None:
-        known = self._gates.get(gate.number)
-        if known is None or known.most < gate.most:
-            self._gates[gate.number] = gate
+    def _widen(self, limiter: Gate) -> None:
+        known = self._limiters.get(limiter.number)
+        if known is None or known.most < limiter.most:
+            self._limiters[limiter.number] = limiter

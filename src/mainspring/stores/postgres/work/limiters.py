@@ -20,8 +20,8 @@ from mainspring.stores.postgres.work.limiter_decisions import (
     LimitCandidate,
     LimiterDecisions,
     LimitRelease,
-    candidate,
-    gates_in,
+    build_limit_candidate,
+    unpack_limits,
 )
 
 _ENDINGS: dict[int, Ending] = {
@@ -37,79 +37,81 @@ _CALLED_BACK = 500
 
 
 class LimiterMixin(PostgresMixin):
-    async def _let_go(self, connection: Connection, rows: Sequence[asyncpg.Record]) -> Counter[int]:
+    async def _release_runs(self, connection: Connection, rows: Sequence[asyncpg.Record]) -> Counter[int]:
         """After runs have left, in the same transaction: queue the runs that waited for them, and restart fixed delays.
 
         Return how many were queued, by queue.
         """
-        gates = sorted({row["gate"] for row in rows if row["gate"] is not None})
-        next_ones = await self._open_gates(connection, gates) if gates else []
+        limiters = sorted({row["key_lock"] for row in rows if row["key_lock"] is not None})
+        next_ones = await self._pass_keys_on(connection, limiters) if limiters else []
         jobs = sorted({row["delayed_job"] for row in rows if row["delayed_job"] is not None})
         if jobs:
             await connection.execute(*self._db.sql["end_delay"].bind(jobs=jobs))
         limited = [row for row in rows if row["limits"] is not None]
-        arriving = [candidate(row) for row in next_ones if row["limits"] is not None]
-        arriving += [candidate(row, is_told=True) for row in limited if row.get("final") == _QUEUED]
+        arriving = [build_limit_candidate(row) for row in next_ones if row["limits"] is not None]
+        arriving += [build_limit_candidate(row, is_silent=True) for row in limited if row.get("final") == _QUEUED]
         left = {row["waits"] for row in rows if row.get("waits") is not None}
         queues = Counter(row["queue"] for row in next_ones if row["limits"] is None)
         if limited or arriving or left:
-            queues += await self._pass(connection, [_leaver(row) for row in limited], arriving, left)
+            queues += await self._admit(connection, [_build_release(row) for row in limited], arriving, left)
         return queues
 
-    async def _open_gates(self, connection: Connection, gates: list[int]) -> list[asyncpg.Record]:
+    async def _pass_keys_on(self, connection: Connection, limiters: list[int]) -> list[asyncpg.Record]:
         """Give each ordering key to its next run. A run with limits must still pass them; the others are queued."""
         # A separate statement takes the locks, so that the next one sees what a submit committed while it held them.
-        await connection.fetch(*self._db.sql["lock_held_gates"].bind(keys=gates))
-        return await connection.fetch(*self._db.sql["let_go"].bind(keys=gates))
+        await connection.fetch(*self._db.sql["lock_held_keys"].bind(keys=limiters))
+        return await connection.fetch(*self._db.sql["pass_keys_on"].bind(keys=limiters))
 
-    async def _lock_gates(self, connection: Connection, gates: Iterable[int]) -> dict[int, str | None]:
-        keys = sorted(set(gates))
+    async def _lock_keys(self, connection: Connection, limiters: Iterable[int]) -> dict[int, str | None]:
+        keys = sorted(set(limiters))
         if not keys:
             return {}
-        rows = await connection.fetch(*self._db.sql["lock_gates"].bind(keys=keys))
+        rows = await connection.fetch(*self._db.sql["lock_ordering_keys"].bind(keys=keys))
         return {row["key"]: row["holder"] for row in rows}
 
-    async def _enter(
-        self, connection: Connection, rows: Sequence[asyncpg.Record], *, is_told: bool = False
+    async def _queue_due(
+        self, connection: Connection, rows: Sequence[asyncpg.Record], *, is_silent: bool = False
     ) -> Counter[int]:
         """Let due, locked rows of the waiting table take their keys and pass their limits.
 
         The runs are queued, or wait for either. Return how many were queued, by queue.
         """
-        taken = await self._lock_gates(
-            connection, [row["gate"] for row in rows if row["gate"] is not None and not row["holds"]]
+        taken = await self._lock_keys(
+            connection, [row["key_lock"] for row in rows if row["key_lock"] is not None and not row["holds"]]
         )
         held: dict[int, str] = {}
         going, blocked = [], []
         for row in sorted(rows, key=lambda row: (row["due"], row["id"])):
-            gate = row["gate"]
-            if gate is None or row["holds"]:
+            limiter = row["key_lock"]
+            if limiter is None or row["holds"]:
                 going.append(row)
-            elif taken[gate] is None:
-                taken[gate] = held[gate] = row["id"]
+            elif taken[limiter] is None:
+                taken[limiter] = held[limiter] = row["id"]
                 going.append(row)
             else:
                 blocked.append(row["id"])
         if blocked:
-            await connection.execute(*self._db.sql["block"].bind(runs=blocked))
+            await connection.execute(*self._db.sql["block_by_keys"].bind(runs=blocked))
         if held:
-            await connection.execute(*self._db.sql["hold_gates"].bind(keys=list(held), holders=list(held.values())))
+            await connection.execute(
+                *self._db.sql["set_key_holders"].bind(keys=list(held), holders=list(held.values()))
+            )
         free = [row for row in going if row["limits"] is None]
         if free:
             going_on = [row["id"] for row in free]
             await connection.execute(
-                *self._db.sql["queue_waiting"].bind(runs=going_on, silent=going_on if is_told else [])
+                *self._db.sql["queue_runs"].bind(runs=going_on, silent=going_on if is_silent else [])
             )
         queues = Counter(row["queue"] for row in free)
-        limited = [candidate(row, is_told=is_told) for row in going if row["limits"] is not None]
+        limited = [build_limit_candidate(row, is_silent=is_silent) for row in going if row["limits"] is not None]
         if limited:
-            queues += await self._pass(connection, (), limited)
+            queues += await self._admit(connection, (), limited)
         return queues
 
-    async def _pass(
+    async def _admit(
         self,
         connection: Connection,
-        leaving: Sequence[LimitRelease],
+        releases: Sequence[LimitRelease],
         arriving: Sequence[LimitCandidate],
         left: Collection[int] = (),
     ) -> Counter[int]:
@@ -119,124 +121,130 @@ class LimiterMixin(PostgresMixin):
 
         Return how many runs were queued, by queue.
         """
-        passage = await self._decide(connection, leaving, arriving, left)
-        return await self._carry_out(connection, passage)
+        decisions = await self._decide(connection, releases, arriving, left)
+        return await self._write_decisions(connection, decisions)
 
     async def _decide(
         self,
         connection: Connection,
-        leaving: Sequence[LimitRelease],
+        releases: Sequence[LimitRelease],
         arriving: Sequence[LimitCandidate],
         left: Collection[int] = (),
     ) -> LimiterDecisions:
         """Lock the limiters and decide. Only the runs that an opening breaker calls back are written."""
         kinds = dict.fromkeys(left, AT_A_TIME)
-        kinds |= {gate.number: gate.kind for leaver in leaving for gate in leaver.gates}
-        kinds |= {gate.number: gate.kind for one in arriving for gate in one.gates}
-        leaves = Counter(gate.number for leaver in leaving for gate in leaver.gates)
-        passage = await self._lock_limits(connection, kinds, {number: leaves[number] or 1 for number in kinds})
-        passage.look_at(left)
-        opened = [number for leaver in leaving for number in passage.leave(leaver)]
+        kinds |= {limiter.number: limiter.kind for release in releases for limiter in release.limiters}
+        kinds |= {limiter.number: limiter.kind for one in arriving for limiter in one.limiters}
+        leaves = Counter(limiter.number for release in releases for limiter in release.limiters)
+        decisions = await self._lock_limits(connection, kinds, {number: leaves[number] or 1 for number in kinds})
+        decisions.look_at(left)
+        opened = [number for release in releases for number in decisions.leave(release)]
         if opened:
-            await self._call_back(connection, passage, opened)
-        await self._look_for_more(connection, passage, arriving)
-        return passage
+            await self._recall_runs(connection, decisions, opened)
+        await self._admit_blocked(connection, decisions, arriving)
+        return decisions
 
-    async def _look_for_more(
-        self, connection: Connection, passage: LimiterDecisions, arriving: Sequence[LimitCandidate] = ()
+    async def _admit_blocked(
+        self, connection: Connection, decisions: LimiterDecisions, arriving: Sequence[LimitCandidate] = ()
     ) -> None:
         pool = list(arriving)
-        passage.expect(pool)
+        decisions.expect(pool)
         for _ in range(_ROUNDS):
-            rooms = passage.with_room()
+            rooms = decisions.with_room()
             if rooms:
                 rows = await connection.fetch(
-                    *self._db.sql["limit_waiters"].bind(
-                        numbers=list(rooms), limits=list(rooms.values()), seen=list(passage.seen)
+                    *self._db.sql["runs_blocked_by_limiters"].bind(
+                        numbers=list(rooms), limits=list(rooms.values()), seen=list(decisions.seen)
                     )
                 )
                 found = Counter(row["waits"] for row in rows)
                 for number, most in rooms.items():
-                    passage.looked_at(number, all_of_them=found[number] < most)
-                pool += [candidate(row, row["waits"]) for row in rows]
+                    decisions.looked_at(number, all_of_them=found[number] < most)
+                pool += [build_limit_candidate(row, row["waits"]) for row in rows]
             if not pool:
                 return
-            await self._lock_more(connection, passage, {gate.number: gate for one in pool for gate in one.gates})
-            passage.decide(pool)
+            await self._lock_more(
+                connection, decisions, {limiter.number: limiter for one in pool for limiter in one.limiters}
+            )
+            decisions.decide(pool)
             pool = []
 
     async def _lock_limits(
         self, connection: Connection, kinds: dict[int, int], peeks: dict[int, int]
     ) -> LimiterDecisions:
         numbers = sorted(kinds)
-        passage = LimiterDecisions()
-        passage.learn(
+        decisions = LimiterDecisions()
+        decisions.learn(
             await connection.fetch(
                 *self._db.sql["lock_limiters"].bind(numbers=numbers, peeks=[peeks[number] for number in numbers])
             )
         )
-        missing = [number for number in numbers if not passage.has(number)]
+        missing = [number for number in numbers if not decisions.has(number)]
         if missing:
-            passage.learn(
+            decisions.learn(
                 await connection.fetch(
                     *self._db.sql["make_limiters"].bind(numbers=missing, kinds=[kinds[number] for number in missing])
                 )
             )
-            missing = [number for number in missing if not passage.has(number)]
+            missing = [number for number in missing if not decisions.has(number)]
         if missing:
             # Another transaction has just made them.
-            passage.learn(
+            decisions.learn(
                 await connection.fetch(*self._db.sql["lock_limiters"].bind(numbers=missing, peeks=[0] * len(missing)))
             )
-        return passage
+        return decisions
 
-    async def _lock_more(self, connection: Connection, passage: LimiterDecisions, gates: dict[int, Gate]) -> None:
+    async def _lock_more(self, connection: Connection, decisions: LimiterDecisions, limiters: dict[int, Gate]) -> None:
         """Lock more limiters, as far as possible without waiting."""
-        missing = sorted(number for number in gates if not passage.has(number))
+        missing = sorted(number for number in limiters if not decisions.has(number))
         if missing:
-            passage.learn(await connection.fetch(*self._db.sql["try_limiters"].bind(numbers=missing)))
-            missing = [number for number in missing if not passage.has(number)]
+            decisions.learn(await connection.fetch(*self._db.sql["try_limiters"].bind(numbers=missing)))
+            missing = [number for number in missing if not decisions.has(number)]
         if missing:
-            kinds = [gates[number].kind for number in missing]
-            passage.learn(await connection.fetch(*self._db.sql["make_limiters"].bind(numbers=missing, kinds=kinds)))
+            kinds = [limiters[number].kind for number in missing]
+            decisions.learn(await connection.fetch(*self._db.sql["make_limiters"].bind(numbers=missing, kinds=kinds)))
 
-    async def _call_back(self, connection: Connection, passage: LimiterDecisions, breakers: Sequence[int]) -> int:
+    async def _recall_runs(self, connection: Connection, decisions: LimiterDecisions, breakers: Sequence[int]) -> int:
         """Move runs that are queued behind opened breakers back to waiting; return how many."""
         rows = await connection.fetch(
-            *self._db.sql["queued_of_breakers"].bind(breakers=list(breakers), limit=_CALLED_BACK)
+            *self._db.sql["runs_queued_behind_breakers"].bind(breakers=list(breakers), limit=_CALLED_BACK)
         )
-        leaving = {row["id"]: gates_in(row["limits"]) for row in rows}
-        await self._lock_more(connection, passage, {gate.number: gate for gates in leaving.values() for gate in gates})
-        going = {run: gates for run, gates in leaving.items() if all(map(passage.knows, gates))}
-        for gates in going.values():
-            passage.leave(LimitRelease(gates))
+        releases = {row["id"]: unpack_limits(row["limits"]) for row in rows}
+        await self._lock_more(
+            connection, decisions, {limiter.number: limiter for limiters in releases.values() for limiter in limiters}
+        )
+        going = {run: limiters for run, limiters in releases.items() if all(map(decisions.knows, limiters))}
+        for limiters in going.values():
+            decisions.leave(LimitRelease(limiters))
         if going:
-            await connection.execute(*self._db.sql["call_back"].bind(runs=sorted(going)))
+            await connection.execute(*self._db.sql["recall_runs"].bind(runs=sorted(going)))
         return len(going)
 
-    async def _carry_out(self, connection: Connection, passage: LimiterDecisions) -> Counter[int]:
+    async def _write_decisions(self, connection: Connection, decisions: LimiterDecisions) -> Counter[int]:
         """Write the decisions; return how many runs were queued, by queue. New runs are in the tables by now."""
-        passing = [one for one in passage.passing if one.id not in passage.is_new]
+        passing = [one for one in decisions.passing if one.id not in decisions.is_new]
         if passing:
-            told = [one.id for one in passing if one.is_told]
-            await connection.execute(*self._db.sql["queue_waiting"].bind(runs=[one.id for one in passing], silent=told))
-        waits = {run: number for run, number in passage.waits.items() if run not in passage.is_new}
+            told = [one.id for one in passing if one.is_silent]
+            await connection.execute(*self._db.sql["queue_runs"].bind(runs=[one.id for one in passing], silent=told))
+        waits = {run: number for run, number in decisions.waits.items() if run not in decisions.is_new}
         if waits:
-            await connection.execute(*self._db.sql["wait_for"].bind(runs=list(waits), numbers=list(waits.values())))
-        rows = passage.rows()
+            await connection.execute(
+                *self._db.sql["block_by_limiters"].bind(runs=list(waits), numbers=list(waits.values()))
+            )
+        rows = decisions.rows()
         if rows:
             await connection.execute(*self._db.sql["save_limiters"].bind(**columns_of_structs(rows)))
         return Counter(one.queue for one in passing)
 
-    async def _wake_limits(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
+    async def _check_due_limiters(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
         """Check limiters that time gives room; return how many, and how many runs were queued, by queue."""
         due = {
             row["number"]: row["kind"]
-            for row in await connection.fetch(*self._db.sql["waking_limiters"].bind(limit=limit))
+            for row in await connection.fetch(*self._db.sql["due_limiters"].bind(limit=limit))
         }
         if not due:
             return 0, Counter()
-        return len(due), (await self._look_at_limits(connection, due))[1]
+        return len(due), (await self._check_limiters(connection, due))[1]
 
     async def _finish_recalls(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
         """Continue the recalls of opened breakers.
@@ -244,17 +252,17 @@ class LimiterMixin(PostgresMixin):
         Return how many runs were called back, and how many others were queued, by queue.
         """
         rows = await connection.fetch(*self._db.sql["recalling_limiters"].bind(limit=limit))
-        return await self._look_at_limits(connection, {row["number"]: row["kind"] for row in rows})
+        return await self._check_limiters(connection, {row["number"]: row["kind"] for row in rows})
 
-    async def _look_at_limits(self, connection: Connection, kinds: dict[int, int]) -> tuple[int, Counter[int]]:
+    async def _check_limiters(self, connection: Connection, kinds: dict[int, int]) -> tuple[int, Counter[int]]:
         """Check limiters; return how many runs were called back, and how many were queued, by queue."""
-        passage = await self._lock_limits(connection, kinds, dict.fromkeys(kinds, 10))
-        recalling = passage.recalling()
-        called_back = await self._call_back(connection, passage, recalling) if recalling else 0
-        passage.look_at(kinds)
-        passage.suspect(kinds)
-        await self._look_for_more(connection, passage)
-        return called_back, await self._carry_out(connection, passage)
+        decisions = await self._lock_limits(connection, kinds, dict.fromkeys(kinds, 10))
+        recalling = decisions.recalling()
+        called_back = await self._recall_runs(connection, decisions, recalling) if recalling else 0
+        decisions.look_at(kinds)
+        decisions.suspect(kinds)
+        await self._admit_blocked(connection, decisions)
+        return called_back, await self._write_decisions(connection, decisions)
 
     async def _notify(self, queues: Collection[int]) -> None:
         """After the commit: notify the workers that these queues have work."""
@@ -263,8 +271,8 @@ class LimiterMixin(PostgresMixin):
             self._wakeups.notify([queue_topic(self._names.name(queue)) for queue in queues])
 
 
-def _leaver(row: asyncpg.Record) -> LimitRelease:
+def _build_release(row: asyncpg.Record) -> LimitRelease:
     outcome = row.get("outcome")
     if outcome is None:
-        return LimitRelease(gates_in(row["limits"]))
-    return LimitRelease(gates_in(row["limits"]), _ENDINGS.get(outcome, "other"), row["started_at"])
+        return LimitRelease(unpack_limits(row["limits"]))
+    return LimitRelease(unpack_limits(row["limits"]), _ENDINGS.get(outcome, "other"), row["started_at"])

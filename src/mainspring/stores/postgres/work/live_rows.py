@@ -8,7 +8,7 @@ from mainspring.core.model.base.instant import Instant, Micros
 
 
 class LiveRow(msgspec.Struct, kw_only=True):
-    """The columns that both tables have. ``tenant``, ``queue`` and ``lane`` are numbers of names."""
+    """The columns that both tables have. ``tenant``, ``queue`` and ``claim_group`` are numbers of names."""
 
     id: str | None
     shard: int
@@ -24,13 +24,13 @@ class LiveRow(msgspec.Struct, kw_only=True):
     start_by: Instant | None
     deadline: Instant | None
     #: The lock of its ordering key.
-    gate: int | None
+    key_lock: int | None
     job_id: str | None = None
     job_version: int | None = None
     scheduled_at: Instant | None = None
     replay_of: str | None = None
     origin: int
-    lane: int
+    claim_group: int
     #: The session that it is for.
     target: int | None = None
     #: Its limits, as text that PostgreSQL casts to an array.

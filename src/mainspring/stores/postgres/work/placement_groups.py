@@ -31,7 +31,7 @@ class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
     set_id: str | None
     number: int | None
     #: The placement groups that it has, with their versions.
-    places: dict[int, int]
+    groups: dict[int, int]
     #: Placement groups that have left and have not arrived yet → the number of the server that will have them.
     departing: dict[int, int]
     #: Whether it holds work, or ever held any.
@@ -45,14 +45,14 @@ def is_elsewhere(error: BaseException) -> bool:
 
 
 class PlacementGroupMixin(PostgresMixin):
-    async def standing(self) -> PlacementStatus:
+    async def status(self) -> PlacementStatus:
         [row] = await self._db.fetch("membership")
         return PlacementStatus(
             store_id=row["store_id"],
             shards=row["shards"],
             set_id=row["set_id"],
             number=row["number"],
-            places=dict(zip(row["places"], row["versions"], strict=True)),
+            groups=dict(zip(row["groups"], row["versions"], strict=True)),
             departing=dict(zip(row["departing"], row["targets"], strict=True)),
             used=row["used"],
         )
@@ -71,7 +71,7 @@ class PlacementGroupMixin(PostgresMixin):
         self,
         set_id: str,
         number: int,
-        places: int,
+        groups: int,
         here: Sequence[int] = (),
         departing: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
@@ -83,8 +83,8 @@ class PlacementGroupMixin(PostgresMixin):
         async def work(connection: Connection) -> None:
             await connection.execute(*self._db.sql["join_set"].bind(set_id=set_id, number=number))
             await connection.execute(
-                *self._db.sql["set_places"].bind(
-                    count=places, here=here, departing=list(departing), targets=list(departing.values())
+                *self._db.sql["add_placement_groups"].bind(
+                    count=groups, here=here, departing=list(departing), targets=list(departing.values())
                 )
             )
             last = await connection.fetchval(*self._db.sql["last_session"].bind())
@@ -135,5 +135,5 @@ class PlacementGroupMixin(PostgresMixin):
             slots=session.slots,
         )
         if session.labels:
-            await self._db.execute("widen_lanes", session=session.id)
+            await self._db.execute("grant_claim_groups", session=session.id)
         return bool(row["was_known"])

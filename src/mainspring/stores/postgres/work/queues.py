@@ -19,9 +19,10 @@ from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.unreadable import UNREADABLE
 
-#: A claim moves up to this many stray runs to their lanes, or twice as many as it takes if that is more.
+#: A claim moves up to this many stray runs to their claim groups, or twice as many as it takes if that is more.
 _STRAYS = 1_000
-#: Seconds after which a process reads again which queues have lanes. Runs put into the wrong lane meanwhile are moved.
+#: Seconds after which a process reads again which queues have claim groups. Runs that were put into the wrong group
+#: meanwhile are moved.
 _ASK_AGAIN = 1.0
 
 
@@ -33,21 +34,21 @@ class ClaimScope(msgspec.Struct, frozen=True):
 
     queue: int
     demand: Demand
-    lanes: Sequence[int]
+    claim_groups: Sequence[int]
     tenant: int | None
     paused: set[int]
     room: dict[int, int]
 
 
 class ClaimGroup(msgspec.Struct, frozen=True):
-    """A lane as its name describes it: tenant, base lane and priority; 0 is any."""
+    """Runs of a queue that one claim may take together: by tenant, label set and priority; 0 is any."""
 
     tenant: int
     base: int
     priority: int
 
     def is_stray(self, *, fair: bool, pooled: bool) -> bool:
-        """Whether its runs belong to another lane. A lane that is finer than necessary is not a stray."""
+        """Whether its runs belong to another claim group. A claim group that is finer than necessary is not a stray."""
         return (fair and not self.tenant) or (pooled and not self.priority)
 
 
@@ -56,9 +57,9 @@ class QueueMixin(PostgresMixin):
     _policed: set[str]
     #: Queues with a policy that limits how many of their runs are running at once.
     _bounded: set[str]
-    #: Number of each queue with lanes → whether it has lanes per tenant and per priority; and when that was read.
-    _laned: Mapping[int, tuple[bool, bool]] = {}
-    _laned_at: float = -_ASK_AGAIN
+    #: Number of each queue with claim groups → whether it has some per tenant and per priority; and when that was read.
+    _grouped: Mapping[int, tuple[bool, bool]] = {}
+    _grouped_at: float = -_ASK_AGAIN
     #: Queues that the store knows may have runs with a weight above 1.
     _weighted: set[str]
     #: Queues for which the store knows that a worker has a slot pool per priority.
@@ -90,7 +91,7 @@ class QueueMixin(PostgresMixin):
                 await self._audit(connection, "queues.set", author, [Change("", queue, *differs)])
 
         await self._db.transaction(work)
-        self._laned_at = -_ASK_AGAIN
+        self._grouped_at = -_ASK_AGAIN
 
     async def queue_policies(self) -> dict[str, QueuePolicy]:
         rows = await self._db.fetch("queue_policies")
@@ -100,17 +101,19 @@ class QueueMixin(PostgresMixin):
 
     # Submitting
 
-    async def _mind_policies(self, runs: Sequence[NewRun]) -> None:
-        """Before runs are made: mark queues that get heavy runs, and make the lanes that the runs need."""
+    async def _prepare_queues(self, runs: Sequence[NewRun]) -> None:
+        """Before runs are made: mark queues that get heavy runs, and make the claim groups that the runs need."""
         await self._mark_weighted(run.queue for run in runs if run.policy.weight > 1)
         now = asyncio.get_running_loop().time()
-        if now - self._laned_at >= _ASK_AGAIN:
-            self._laned_at = now
-            rows = await self._db.fetch("laned_queues")
-            self._laned = {row["queue"]: (row["fair"], row["pooled"]) for row in rows}
-        if self._laned:
+        if now - self._grouped_at >= _ASK_AGAIN:
+            self._grouped_at = now
+            rows = await self._db.fetch("grouped_queues")
+            self._grouped = {row["queue"]: (row["fair"], row["pooled"]) for row in rows}
+        if self._grouped:
             await self._names.number_all(
-                (NameKind.CLAIM_GROUP, self._turn(run)) for run in runs if run.target is None and self._is_laned(run)
+                (NameKind.CLAIM_GROUP, self._name_claim_group(run))
+                for run in runs
+                if run.target is None and self._is_grouped(run)
             )
 
     async def _mark_weighted(self, queues: Iterable[str]) -> None:
@@ -123,19 +126,19 @@ class QueueMixin(PostgresMixin):
             )
             self._weighted |= new
 
-    def _is_laned(self, run: NewRun) -> bool:
-        return bool(self._laned) and self._names.number(NameKind.QUEUE, run.queue) in self._laned
+    def _is_grouped(self, run: NewRun) -> bool:
+        return bool(self._grouped) and self._names.number(NameKind.QUEUE, run.queue) in self._grouped
 
-    def _turn(self, run: NewRun) -> str:
-        """Return the name of the run's lane for its tenant or priority."""
-        fair, pooled = self._laned[self._names.number(NameKind.QUEUE, run.queue)]
+    def _name_claim_group(self, run: NewRun) -> str:
+        """Return the name of the run's claim group for its tenant or priority."""
+        fair, pooled = self._grouped[self._names.number(NameKind.QUEUE, run.queue)]
         tenant = self._names.number(NameKind.TENANT, run.tenant) if fair else 0
-        return f"{tenant}:{self._lane(run.policy)}:{run.priority if pooled else 0}"
+        return f"{tenant}:{self._get_claim_group(run.policy)}:{run.priority if pooled else 0}"
 
-    def _lane_of(self, run: NewRun) -> int:
-        if run.target is None and self._is_laned(run):
-            return self._names.number(NameKind.CLAIM_GROUP, self._turn(run))
-        return self._lane(run.policy, run.target)
+    def _assign_claim_group(self, run: NewRun) -> int:
+        if run.target is None and self._is_grouped(run):
+            return self._names.number(NameKind.CLAIM_GROUP, self._name_claim_group(run))
+        return self._get_claim_group(run.policy, run.target)
 
     async def _mark_pooled(self, demands: Sequence[Demand]) -> None:
         """Mark queues for which a worker has a slot pool per priority."""
@@ -146,72 +149,74 @@ class QueueMixin(PostgresMixin):
             )
             self._pooled |= new
             self._policed |= new
-            self._laned_at = -_ASK_AGAIN
+            self._grouped_at = -_ASK_AGAIN
 
-    def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
+    def _get_claim_group(self, policy: RunPolicy, target: SessionId | None = None) -> int:
         raise NotImplementedError
 
     # Claiming
 
-    async def _choose(self, connection: Connection, places: Sequence[ClaimScope]) -> list[RunId]:
+    async def _choose(self, connection: Connection, scopes: Sequence[ClaimScope]) -> list[RunId]:
         """Choose and lock the best runs of queues with policies. Each of these queues serves one claim at a time."""
-        numbers = sorted({place.queue for place in places})
+        numbers = sorted({scope.queue for scope in scopes})
         rows = await connection.fetch(*self._db.sql["lock_policies"].bind(queues=numbers))
         policies = {row["queue"]: row for row in rows}
-        for place in places:
-            if place.queue not in policies:
-                self._policed.discard(place.demand.queue)
-        for place in places:
-            row = policies.get(place.queue)
+        for scope in scopes:
+            if scope.queue not in policies:
+                self._policed.discard(scope.demand.queue)
+        for scope in scopes:
+            row = policies.get(scope.queue)
             bounded = row is not None and read_policy(row["policy"]).concurrency is not None
-            (self._bounded.add if bounded else self._bounded.discard)(place.demand.queue)
+            (self._bounded.add if bounded else self._bounded.discard)(scope.demand.queue)
         chosen: list[RunId] = []
         started: Counter[int] = Counter()
-        for place in places:
-            if 0 not in place.paused:
-                row = policies.get(place.queue)
-                found = await self._choose_from(connection, place, row, chosen, started[place.queue])
-                started[place.queue] += len(found)
+        for scope in scopes:
+            if 0 not in scope.paused:
+                row = policies.get(scope.queue)
+                found = await self._choose_from(connection, scope, row, chosen, started[scope.queue])
+                started[scope.queue] += len(found)
                 chosen += [candidate.id for candidate in found]
         return chosen
 
     async def _choose_from(
         self,
         connection: Connection,
-        place: ClaimScope,
+        scope: ClaimScope,
         row: asyncpg.Record | None,
         taken: Sequence[RunId],
         started: int,
     ) -> list[Candidate]:
         policy = NO_POLICY if row is None else read_policy(row["policy"])
-        limit = most = place.demand.limit
+        limit = most = scope.demand.limit
         if policy.concurrency is not None:
-            running = await connection.fetchval(*self._db.sql["running_of_queue"].bind(queue=place.queue))
+            running = await connection.fetchval(*self._db.sql["running_in_queue"].bind(queue=scope.queue))
             most = min(most, policy.concurrency - running - started)
         if most <= 0:
             return []
         names = self._names
-        lanes = await self._lanes_of(connection, place, row, fair=policy.fair)
-        await names.name_all({*place.room, *(tenant for tenant in lanes.values() if tenant is not None)}, connection)
+        claim_groups = await self._find_claim_groups(connection, scope, row, fair=policy.fair)
+        await names.name_all(
+            {*scope.room, *(tenant for tenant in claim_groups.values() if tenant is not None)}, connection
+        )
         groups: dict[str, list[int]] = {}
-        for lane, tenant in lanes.items():
-            groups.setdefault("" if tenant is None or not policy.fair else names.name(tenant), []).append(lane)
-        room = {names.name(number): left for number, left in place.room.items()}
-        pick = _CandidateSearch(self, connection, place, groups, row is not None and row["weighted"], taken)
+        for claim_group, tenant in claim_groups.items():
+            groups.setdefault("" if tenant is None or not policy.fair else names.name(tenant), []).append(claim_group)
+        room = {names.name(number): left for number, left in scope.room.items()}
+        pick = _CandidateSearch(self, connection, scope, groups, row is not None and row["weighted"], taken)
         chosen: list[Candidate] = []
         if "" in groups:
-            # Lanes of a queue that is not fair, and the worker's own lane.
+            # Claim groups of a queue that is not fair, and the worker's own claim group.
             chosen += await pick.choose(limit, most, None, room)
-            limit -= sum(min(candidate.weight, place.demand.slots or limit) for candidate in chosen)
+            limit -= sum(min(candidate.weight, scope.demand.slots or limit) for candidate in chosen)
         if policy.fair and row is not None and limit > 0:
-            rows = await connection.fetch(*self._db.sql["turns"].bind(queue=place.queue, clock=row["clock"]))
+            rows = await connection.fetch(*self._db.sql["turns"].bind(queue=scope.queue, clock=row["clock"]))
             await names.name_all({tag["tenant"] for tag in rows}, connection)
             tags = {names.name(tag["tenant"]): tag["tag"] for tag in rows}
             turns = Turns(row["clock"], tags, policy.shares, set(groups) - {""})
             chosen += await pick.choose(limit, most - len(chosen), turns, room)
-            await self._save_turns(connection, place.queue, turns)
-        for number in place.room:
-            place.room[number] = room[names.name(number)]
+            await self._save_turns(connection, scope.queue, turns)
+        for number in scope.room:
+            scope.room[number] = room[names.name(number)]
         return chosen
 
     async def _save_turns(self, connection: Connection, queue: int, turns: Turns) -> None:
@@ -223,42 +228,46 @@ class QueueMixin(PostgresMixin):
                 *self._db.sql["set_turns"].bind(queue=queue, tenants=numbers, tags=list(kept.values()))
             )
 
-    async def _lanes_of(
-        self, connection: Connection, place: ClaimScope, row: asyncpg.Record | None, *, fair: bool
+    async def _find_claim_groups(
+        self, connection: Connection, scope: ClaimScope, row: asyncpg.Record | None, *, fair: bool
     ) -> dict[int, int | None]:
-        """Return the lanes to search, each with its tenant if it has one."""
-        allowed = {0, *place.lanes}
+        """Return the claim groups to search, each with its tenant if it has one."""
+        allowed = {0, *scope.claim_groups}
         pooled = row is not None and row["pooled"]
-        if row is None or not row["laned"]:
+        if row is None or not row["grouped"]:
             return dict.fromkeys(allowed)
-        rows = await connection.fetch(*self._db.sql["active_lanes"].bind(queue=place.queue))
+        rows = await connection.fetch(*self._db.sql["active_claim_groups"].bind(queue=scope.queue))
         strays = [
-            (row["lane"], lane.base)
+            (row["claim_group"], claim_group.base)
             for row in rows
-            if row["lane"] >= 0 and (lane := _lane_read(row)).is_stray(fair=fair, pooled=pooled)
+            if row["claim_group"] >= 0 and (claim_group := _parse_claim_group(row)).is_stray(fair=fair, pooled=pooled)
         ]
         if strays:
             arguments = {
-                "queue": place.queue,
-                "lanes": [lane for lane, _ in strays],
+                "queue": scope.queue,
+                "claim_groups": [claim_group for claim_group, _ in strays],
                 "bases": [base for _, base in strays],
-                "limit": max(_STRAYS, 2 * place.demand.limit),
+                "limit": max(_STRAYS, 2 * scope.demand.limit),
                 "fair": fair,
                 "pooled": pooled,
             }
-            await connection.execute(*self._db.sql["name_lanes"].bind(**arguments))
-            await connection.execute(*self._db.sql["sort_lanes"].bind(**arguments))
-            rows = await connection.fetch(*self._db.sql["active_lanes"].bind(queue=place.queue))
-        lanes: dict[int, int | None] = {}
+            await connection.execute(*self._db.sql["name_claim_groups"].bind(**arguments))
+            await connection.execute(*self._db.sql["move_to_claim_groups"].bind(**arguments))
+            rows = await connection.fetch(*self._db.sql["active_claim_groups"].bind(queue=scope.queue))
+        claim_groups: dict[int, int | None] = {}
         for row in rows:
-            lane = _lane_read(row)
-            if lane.base not in allowed or (row["lane"] >= 0 and lane.is_stray(fair=fair, pooled=pooled)):
+            claim_group = _parse_claim_group(row)
+            if claim_group.base not in allowed or (
+                row["claim_group"] >= 0 and claim_group.is_stray(fair=fair, pooled=pooled)
+            ):
                 continue
-            if lane.tenant in place.paused or (place.tenant is not None and lane.tenant not in (0, place.tenant)):
+            if claim_group.tenant in scope.paused or (
+                scope.tenant is not None and claim_group.tenant not in (0, scope.tenant)
+            ):
                 continue
-            if place.demand.priority is None or lane.priority in (0, place.demand.priority):
-                lanes[row["lane"]] = lane.tenant or None
-        return lanes
+            if scope.demand.priority is None or claim_group.priority in (0, scope.demand.priority):
+                claim_groups[row["claim_group"]] = claim_group.tenant or None
+        return claim_groups
 
     def _weight(self, policy: bytes | None) -> int:
         try:
@@ -274,20 +283,20 @@ class _CandidateSearch:
         self,
         queues: QueueMixin,
         connection: Connection,
-        place: ClaimScope,
+        scope: ClaimScope,
         groups: Mapping[str, list[int]],
         weighted: bool,
         taken: Sequence[RunId],
     ) -> None:
         self._queues = queues
         self._connection = connection
-        self._place = place
+        self._scope = scope
         self._groups = groups
         self._weighted = weighted
         self._taken = list(taken)
 
     async def choose(self, limit: int, most: int, turns: Turns | None, room: dict[str, int]) -> list[Candidate]:
-        choice = choose(limit, self._place.demand.slots, most, turns, room)
+        choice = choose(limit, self._scope.demand.slots, most, turns, room)
         try:
             wanted = next(choice)
             while True:
@@ -298,35 +307,39 @@ class _CandidateSearch:
             return chosen
 
     async def _fetch(self, wanted: Wanted) -> dict[str, list[Candidate]]:
-        queues, place = self._queues, self._place
+        queues, scope = self._queues, self._scope
         names = queues._names
-        asked = [(lane, count, group) for group, count in wanted.most.items() for lane in self._groups[group]]
-        group_of = {lane: group for lane, _, group in asked}
-        full = place.paused | {names.number(NameKind.TENANT, tenant) for tenant in wanted.full}
+        asked = [
+            (claim_group, count, group) for group, count in wanted.most.items() for claim_group in self._groups[group]
+        ]
+        group_of = {claim_group: group for claim_group, _, group in asked}
+        full = scope.paused | {names.number(NameKind.TENANT, tenant) for tenant in wanted.full}
         rows = await self._connection.fetch(
-            *queues._db.sql["best_of_lanes"].bind(
-                queue=place.queue,
-                lanes=[lane for lane, _, _ in asked],
+            *queues._db.sql["best_of_claim_groups"].bind(
+                queue=scope.queue,
+                claim_groups=[claim_group for claim_group, _, _ in asked],
                 limits=[count for _, count, _ in asked],
-                tenant=place.tenant,
+                tenant=scope.tenant,
                 excluded_tenants=sorted(full),
                 excluded_runs=[*self._taken, *wanted.seen],
                 weighted=self._weighted,
-                priority=place.demand.priority,
+                priority=scope.demand.priority,
             ),
         )
         await names.name_all({row["tenant"] for row in rows}, self._connection)
         found: dict[str, list[Candidate]] = {group: [] for group in wanted.most}
         for row in rows:
-            group = group_of[row["lane"]]
+            group = group_of[row["claim_group"]]
             if len(found[group]) < wanted.most[group]:
                 weight = queues._weight(row["policy"]) if self._weighted else 1
                 found[group].append(Candidate(RunId(row["id"]), names.name(row["tenant"]), row["rank"], weight))
         return found
 
 
-def _lane_read(row: asyncpg.Record) -> ClaimGroup:
-    return ClaimGroup(0, row["lane"], 0) if row["name"] is None else ClaimGroup(*map(int, row["name"].split(":")))
+def _parse_claim_group(row: asyncpg.Record) -> ClaimGroup:
+    return (
+        ClaimGroup(0, row["claim_group"], 0) if row["name"] is None else ClaimGroup(*map(int, row["name"].split(":")))
+    )
 
 
 def read_policy(encoded: bytes | None) -> QueuePolicy:

@@ -15,11 +15,11 @@ from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.ports.storage.catalog import TIMINGS_KEPT
 from mainspring.core.store import Retention
 from mainspring.stores.postgres.codes import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
-from mainspring.stores.postgres.database import Connection, rows_of
-from mainspring.stores.postgres.partitions import HISTORIES, Partitions, day_of
+from mainspring.stores.postgres.database import Connection, count_rows
+from mainspring.stores.postgres.partitions import HISTORIES, Partitions, compute_day
 from mainspring.stores.postgres.records.reading import ReadMixin
-from mainspring.stores.postgres.rows import class_of_bucket
-from mainspring.stores.postgres.work.limiter_decisions import candidate
+from mainspring.stores.postgres.rows import read_class
+from mainspring.stores.postgres.work.limiter_decisions import build_limit_candidate
 from mainspring.stores.postgres.work.sweeping import SweepMixin
 from mainspring.stores.postgres.work.workforce import WorkerMixin
 
@@ -49,7 +49,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
     _partitions: Partitions
 
     async def lost_runs(self, limit: int) -> list[HeldRun]:
-        await self._db.execute("bury")
+        await self._db.execute("expire_sessions")
         return await self._held(await self._db.fetch("lost_runs", limit=limit))
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
@@ -60,7 +60,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
             rows = await connection.fetch(
                 *self._db.sql["expire"].bind(limit=limit, fingerprint=fingerprint_of("deadline", ""))
             )
-            return rows, await self._let_go(connection, rows)
+            return rows, await self._release_runs(connection, rows)
 
         rows, queues = await self._db.transaction(work)
         await self._notify(queues)
@@ -68,15 +68,18 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
 
     async def sweep(self, limit: int) -> int:
         async def work(connection: Connection) -> int:
-            gates = [row["gate"] for row in await connection.fetch(*self._db.sql["stuck_gates"].bind(limit=limit))]
+            key_locks = [
+                row["key_lock"]
+                for row in await connection.fetch(*self._db.sql["stuck_ordering_keys"].bind(limit=limit))
+            ]
             opened = []
-            if gates:
+            if key_locks:
                 # Missing key locks are made here: a line without its key lock would never move again.
-                await connection.fetch(*self._db.sql["lock_gates"].bind(keys=sorted(gates)))
-                opened = await self._open_gates(connection, sorted(gates))
-                limited = [candidate(row) for row in opened if row["limits"] is not None]
+                await connection.fetch(*self._db.sql["lock_ordering_keys"].bind(keys=sorted(key_locks)))
+                opened = await self._pass_keys_on(connection, sorted(key_locks))
+                limited = [build_limit_candidate(row) for row in opened if row["limits"] is not None]
                 if limited:
-                    await self._pass(connection, (), limited)
+                    await self._admit(connection, (), limited)
             jobs = [row["job_id"] for row in await connection.fetch(*self._db.sql["stuck_delays"].bind(limit=limit))]
             if jobs:
                 await connection.execute(*self._db.sql["end_delay"].bind(jobs=sorted(jobs)))
@@ -87,7 +90,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
 
     async def prune(self, retention: Retention, limit: int) -> int:
         now = await self.now()
-        await self._partitions.make_ahead(day_of(now))
+        await self._partitions.make_ahead(compute_day(now))
         gone = await self._partitions.drop_orphans()
         days = await self._partitions.days()
         longer = {family for number, family in HISTORIES.items() if number in _LONGER and days.get(family)}
@@ -118,9 +121,9 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
         await self._db.execute("prune_usage", before=now - USAGE_KEPT)
         await self._db.execute("prune_log_days")
         await self._db.execute("prune_sessions", kept=_SESSIONS_KEPT)
-        gone += await self._db.execute("prune_gates", limit=limit)
+        gone += await self._db.execute("prune_ordering_keys", limit=limit)
         gone += await self._db.execute("prune_limiters", limit=limit)
-        gone += await self._db.execute("prune_uniques", limit=limit)
+        gone += await self._db.execute("prune_unique_keys", limit=limit)
         gone += await self._db.transaction(lambda connection: self._forget_events(connection, limit))
         return gone
 
@@ -183,7 +186,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
             statement = f"DELETE FROM {schema}.{table} b WHERE {where}b.{column} = ANY (ARRAY({these} LIMIT 10000))"
 
             async def work(connection: Connection, statement: str = statement) -> int:
-                return rows_of(await connection.execute(statement))
+                return count_rows(await connection.execute(statement))
 
             while await self._db.run(work):
                 pass
@@ -193,7 +196,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
         if not await self._db.transaction(partial(self._empty_of_live, bucket=bucket)):
             return False
         # No live run is left in the bucket, so no more runs of that day can end.
-        number = class_of_bucket(bucket)
+        number = read_class(bucket)
         unit = UNITS[number] * DAY
         first = (bucket - number * CLASS_WIDTH) * unit
         days = await self._partitions.days()
@@ -230,7 +233,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
 
     async def _empty_of_live(self, connection: Connection, bucket: int) -> bool:
         schema = self._db.schema
-        day, kept_in = bucket, class_of_bucket(bucket) * CLASS_WIDTH + KEPT_BUCKET
+        day, kept_in = bucket, read_class(bucket) * CLASS_WIDTH + KEPT_BUCKET
         # A waiting run that was never claimed lies in the bucket of its due day. If it is overdue, it only waits for a
         # scheduler that owns its shard. Then it moves, and until then the bucket stays.
         queued, kept = "body_bucket = ANY ($1)", "body_bucket = ANY ($1) AND (fence > 0 OR state + 0 IN (2, 9, 10))"
@@ -279,7 +282,7 @@ def _past_bodies(buckets: Collection[int], cuts: Sequence[Instant]) -> list[int]
     """
     past = []
     for bucket in buckets:
-        number = class_of_bucket(bucket)
+        number = read_class(bucket)
         day = bucket - number * CLASS_WIDTH
         if day > FOREVER_BUCKET and (day + 2) * UNITS[number] * DAY <= cuts[number]:
             past.append(bucket)

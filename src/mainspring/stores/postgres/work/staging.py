@@ -17,7 +17,7 @@ from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.partitions import Partitions
-from mainspring.stores.postgres.rows import gate_of_job, job_of, readable_jobs, set_of_labels
+from mainspring.stores.postgres.rows import build_job, build_label_set, compute_job_key_lock, readable_jobs
 from mainspring.stores.postgres.work.firing import TickMixin, TickRow, last_tick
 
 _NOT_APPLIED = Fired(applied=False)
@@ -41,7 +41,7 @@ class SchedulerMixin(TickMixin):
             queues |= set(taken)
             runs += taken.total()
         if row["waking"]:
-            woken, taken = await self._db.transaction(lambda connection: self._wake_limits(connection, _AT_ONCE))
+            woken, taken = await self._db.transaction(lambda connection: self._check_due_limiters(connection, _AT_ONCE))
             more |= woken >= _AT_ONCE
             queues |= set(taken)
             runs += taken.total()
@@ -58,8 +58,10 @@ class SchedulerMixin(TickMixin):
         self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
     ) -> tuple[int, Counter[int]]:
         """Let due runs take their keys and pass their limits; return how many there were, and how many were queued."""
-        rows = await connection.fetch(*self._db.sql["gated_due"].bind(owner=owner, shards=list(shards), limit=limit))
-        queued = await self._enter(connection, rows)
+        rows = await connection.fetch(
+            *self._db.sql["due_with_limits"].bind(owner=owner, shards=list(shards), limit=limit)
+        )
+        queued = await self._queue_due(connection, rows)
         return len(rows), queued
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
@@ -69,14 +71,14 @@ class SchedulerMixin(TickMixin):
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
         rows = await self._db.fetch("due_jobs", shards=list(shards), until=until, limit=limit)
         await self._names.name_all({row["tenant"] for row in rows})
-        return readable_jobs(rows, lambda row: job_of(row, self._names))
+        return readable_jobs(rows, lambda row: build_job(row, self._names))
 
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         if not fires:
             return []
         await self._names.number_all(_names_of(fires))
         await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
-        free = await self._limit_skips([fire for fire in fires if not _goes_alone(fire.job)])
+        free = await self._limit_skips([fire for fire in fires if not _fires_alone(fire.job)])
         await self._add_bodies(fires)
         await self._add_classed(fires)
         answers: dict[str, Fired] = {}
@@ -96,7 +98,7 @@ class SchedulerMixin(TickMixin):
                     queues = (fire.job.spec.queue,) if runs else ()
                     answers[fire.job.id] = Fired(applied=True, runs=runs, queues=queues)
         for fire in fires:
-            if _goes_alone(fire.job):
+            if _fires_alone(fire.job):
                 work = partial(self._fire_gated, owner=owner, fire=fire)
                 answers[fire.job.id] = await self._db.transaction(work)
         stalled = [
@@ -118,7 +120,7 @@ class SchedulerMixin(TickMixin):
         """Fire ticks whose runs have limits: the runs are made as scheduled, and due ones try their limits at once."""
         rows = await connection.fetch(*self._db.sql["fire"].bind(owner=owner, **arguments))
         due = await connection.fetch(*self._db.sql["due_rows"].bind(runs=sorted(runs)))
-        await self._enter(connection, due, is_told=True)
+        await self._queue_due(connection, due, is_silent=True)
         return rows
 
     def _fire_arguments(self, fires: list[Fire]) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def _names_of(fires: Sequence[Fire]) -> set[tuple[NameKind, str]]:
         wanted |= {(NameKind.QUEUE, spec.queue), (NameKind.TENANT, fire.job.tenant)}
         for target in {tick.target for tick in fire.ticks if tick.decision == "run"}:
             if requires := placed(spec.policy, target).requires:
-                wanted.add((NameKind.LABEL_SET, set_of_labels(requires)))
+                wanted.add((NameKind.LABEL_SET, build_label_set(requires)))
     return wanted
 
 
@@ -153,6 +155,6 @@ def _has_limits(fire: Fire) -> bool:
     return bool(policy.limits) or policy.breaker is not None
 
 
-def _goes_alone(job: Job) -> bool:
+def _fires_alone(job: Job) -> bool:
     """Whether its ticks must be recorded one by one: they have a key, or an overlap rule per data center."""
-    return gate_of_job(job) is not None or (bool(job.spec.datacenters) and job.spec.overlap is Overlap.SKIP)
+    return compute_job_key_lock(job) is not None or (bool(job.spec.datacenters) and job.spec.overlap is Overlap.SKIP)

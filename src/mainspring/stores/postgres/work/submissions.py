@@ -26,13 +26,25 @@ from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STA
 from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.retention_classes import RetentionClassMixin
-from mainspring.stores.postgres.rows import bucket_of, encode_about, gate_of, origin_of, set_of_labels, shown_state
+from mainspring.stores.postgres.rows import (
+    build_label_set,
+    compute_bucket,
+    compute_key_lock,
+    encode_about,
+    get_origin,
+    get_public_state,
+)
 from mainspring.stores.postgres.work.dependencies import FEW, DependencyDecisions, check_circles
 from mainspring.stores.postgres.work.keys import JOB, RUN, IdempotencyKeyMixin, KeyRequest, KeyUse, build_key_request
-from mainspring.stores.postgres.work.limiter_decisions import LimitCandidate, LimiterDecisions, LimitRelease, flat
+from mainspring.stores.postgres.work.limiter_decisions import (
+    LimitCandidate,
+    LimiterDecisions,
+    LimitRelease,
+    pack_limits,
+)
 from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.queues import QueueMixin
-from mainspring.stores.postgres.work.unique_runs import in_turns
+from mainspring.stores.postgres.work.unique_runs import split_by_unique_key
 
 _CANCEL_ROUNDS = 10
 _SCHEDULED, _BLOCKED, _QUEUED = (
@@ -46,7 +58,7 @@ class PlacedRun(msgspec.Struct):
     run: NewRun
     due: Instant
     state: int
-    gate: int | None = None
+    key_lock: int | None = None
     limits: tuple[Gate, ...] = ()
     has_children: bool | None = None
     #: The number of the limiter that blocks it.
@@ -58,9 +70,9 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         if not runs:
             return []
         await self._names.number_all(_names_of(runs))
-        runs = await self._classed(runs)
-        await self._mind_policies(runs)
-        if not any(map(_needs_a_look, runs)) and not (self._laned and any(map(self._is_laned, runs))):
+        runs = await self._assign_classes(runs)
+        await self._prepare_queues(runs)
+        if not any(map(_needs_checks, runs)) and not (self._grouped and any(map(self._is_grouped, runs))):
             try:
                 return await self._submit_free(runs)
             except asyncpg.UniqueViolationError:
@@ -106,7 +118,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         encode = self._policies.encode
         return {
             "id": [run.id for run in runs],
-            "bucket": [bucket_of(run) for run in runs],
+            "bucket": [compute_bucket(run) for run in runs],
             "task": [number(NameKind.TASK, run.task) for run in runs],
             "policy": [encode(run.policy) for run in runs],
             "payload": [run.payload for run in runs],
@@ -128,7 +140,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _submit_in_turns(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
         answers: dict[int, Accepted] = {}
         others: dict[RunId, RunId] = {}
-        turns = list(in_turns(runs))
+        turns = list(split_by_unique_key(runs))
         for turn in turns:
             part = [runs[place] for place in turn]
             made = await self._submit_checked(connection, part, others)
@@ -140,7 +152,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         rows = await connection.fetch(
             *self._db.sql["states"].bind(runs=sorted({answer.id for answer in answers.values()}))
         )
-        states = {row["id"]: shown_state(row) for row in rows}
+        states = {row["id"]: get_public_state(row) for row in rows}
         return [
             msgspec.structs.replace(answers[place], state=states.get(answers[place].id, answers[place].state))
             for place in range(len(runs))
@@ -150,20 +162,20 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId] = MappingProxyType({})
     ) -> list[Accepted]:
         """Check before inserting: which ids and idempotency keys are new, and which runs get their ordering keys."""
-        used, taken = await self._use_new_keys(connection, runs)
+        used, holders = await self._use_new_keys(connection, runs)
         wanted = [run for run in runs if run.id not in used]
-        there = await self._use_uniques(connection, wanted)
+        there = await self._take_unique_keys(connection, wanted)
         wanted = [run for run in wanted if run.id not in there]
         made = await self._insert_bodies(connection, wanted)
         new = {row["id"] for row in made}
         # Another transaction has just made the same run.
-        await self._free_keys(connection, [key for key in taken if key.id not in new])
+        await self._free_keys(connection, [key for key in holders if key.id not in new])
         states: dict[RunId, RunState] = {}
         if new:
             others = {**others, **{run: RunId(before.id) for run, before in used.items()}}
             others |= {run: answer.id for run, answer in there.items()}
-            states = await self._place(connection, [run for run in wanted if run.id in new], made[0]["now"], others)
-        told: set[RunId] = set()
+            states = await self._store_new(connection, [run for run in wanted if run.id in new], made[0]["now"], others)
+        emitted: set[RunId] = set()
         answers = []
         for run in runs:
             if run.id in there:
@@ -175,8 +187,10 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
                 state = RunState.SCHEDULED if before.kind == JOB else RunState.QUEUED
                 answers.append(Accepted(RunId(before.id), state, False, other or before.kind == JOB))
                 continue
-            answers.append(Accepted(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in told))
-            told.add(run.id)
+            answers.append(
+                Accepted(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in emitted)
+            )
+            emitted.add(run.id)
         return answers
 
     async def _use_new_keys(
@@ -191,7 +205,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             return {}, []
         rows = await connection.fetch(
             *self._db.sql["known_bodies"].bind(
-                runs=[run.id for run in keyed], buckets=[bucket_of(run) for run in keyed]
+                runs=[run.id for run in keyed], buckets=[compute_bucket(run) for run in keyed]
             )
         )
         known = {row["id"] for row in rows}
@@ -200,10 +214,10 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             for run in keyed
             if run.idempotency is not None and run.id not in known
         }
-        before, taken = await self._take_keys(connection, list(wanted.values()), RUN)
+        before, holders = await self._take_keys(connection, list(wanted.values()), RUN)
         # A run that finds itself under its key is a known id.
         used = {run: used for run, used in zip(wanted, before, strict=True) if used is not None and used.id != run}
-        return used, taken
+        return used, holders
 
     async def _insert_bodies(self, connection: Connection, runs: Sequence[NewRun]) -> list[asyncpg.Record]:
         if not runs:
@@ -213,23 +227,29 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         abouts = [encode_about(run.about) for run in runs]
         return await connection.fetch(*self._db.sql["submit_bodies"].bind(**self._body_columns(runs), about=abouts))
 
-    async def _place(
+    async def _store_new(
         self, connection: Connection, runs: Sequence[NewRun], now: Instant, others: Mapping[RunId, RunId]
     ) -> dict[RunId, RunState]:
         """Store new runs with their dependencies, tags, audit entries and events; return their states."""
         # The lock order of all code: runs, ordering keys, limiters.
-        family = await self._join(connection, runs, others)
-        gates = {run.id: gate for run in runs if (gate := gate_of(run)) is not None}
-        taken = await self._lock_gates(connection, gates.values())
-        placed = self._line_up(runs, now, gates, taken, family)
-        passage = await self._pass_new(connection, placed)
+        dependencies = await self._store_dependencies(connection, runs, others)
+        key_locks = {run.id: key_lock for run in runs if (key_lock := compute_key_lock(run)) is not None}
+        holders = await self._lock_keys(connection, key_locks.values())
+        placed = self._decide_states(runs, now, key_locks, holders, dependencies)
+        decisions = await self._decide_limits(connection, placed)
         await self._insert(connection, placed, now)
-        held = {one.gate: one.run.id for one in placed if one.gate is not None and taken[one.gate] == one.run.id}
+        held = {
+            one.key_lock: one.run.id
+            for one in placed
+            if one.key_lock is not None and holders[one.key_lock] == one.run.id
+        }
         if held:
-            await connection.execute(*self._db.sql["hold_gates"].bind(keys=list(held), holders=list(held.values())))
-        if passage is not None:
-            await self._carry_out(connection, passage)
-        await self._skip(connection, family.hopeless)
+            await connection.execute(
+                *self._db.sql["set_key_holders"].bind(keys=list(held), holders=list(held.values()))
+            )
+        if decisions is not None:
+            await self._write_decisions(connection, decisions)
+        await self._skip(connection, dependencies.hopeless)
         # In the order of submission, because the audit names the first.
         made = list({run.id: run for run in runs}.values())
         await self._label(connection, made)
@@ -242,17 +262,17 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
                 by_author.setdefault(run.author, []).append(Change(run.tenant, run.id))
         for author, changes in by_author.items():
             await self._audit(connection, "jobs.submit", Author(author), changes)
-        await self._tell(connection, "run.submitted", [(one.run.id, self._tenant(one.run)) for one in placed])
+        await self._emit(connection, "run.submitted", [(one.run.id, self._tenant(one.run)) for one in placed])
         states = {one.run.id: STATES[one.state] for one in placed}
-        return states | dict.fromkeys(map(RunId, family.hopeless), RunState.SKIPPED)
+        return states | dict.fromkeys(map(RunId, dependencies.hopeless), RunState.SKIPPED)
 
-    def _line_up(
+    def _decide_states(
         self,
         runs: Sequence[NewRun],
         now: Instant,
-        gates: dict[RunId, int],
-        taken: dict[int, str | None],
-        family: DependencyDecisions,
+        key_locks: dict[RunId, int],
+        holders: dict[int, str | None],
+        dependencies: DependencyDecisions,
     ) -> list[PlacedRun]:
         """Decide the states of new runs by their parents, due times and ordering keys."""
         placed: dict[RunId, PlacedRun] = {}
@@ -264,22 +284,24 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         for due, run_id, run in lined_up:
             if run_id in placed:
                 continue
-            gate = gates.get(run_id)
-            if run_id in family.waiting:
+            key_lock = key_locks.get(run_id)
+            if run_id in dependencies.waiting:
                 state = BY_PARENTS
             elif due > now:
                 state = _SCHEDULED
-            elif gate is None or taken[gate] is None:
+            elif key_lock is None or holders[key_lock] is None:
                 state = _QUEUED
-                if gate is not None:
-                    taken[gate] = run.id
+                if key_lock is not None:
+                    holders[key_lock] = run.id
             else:
                 state = _BLOCKED
             limits = run.policy.gates(run.tenant, run.task)
-            placed[run_id] = PlacedRun(run, due, state, gate, limits, True if run_id in family.parents else None)
+            placed[run_id] = PlacedRun(
+                run, due, state, key_lock, limits, True if run_id in dependencies.parents else None
+            )
         return list(placed.values())
 
-    async def _pass_new(
+    async def _decide_limits(
         self,
         connection: Connection,
         placed: Sequence[PlacedRun],
@@ -291,7 +313,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         arriving = {one.run.id: one for one in placed if one.state == _QUEUED and one.limits}
         if not arriving and not leaving and not left:
             return None
-        passage = await self._decide(
+        decisions = await self._decide(
             connection,
             leaving,
             [
@@ -300,10 +322,10 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             ],
             left,
         )
-        for run, number in passage.waits.items():
+        for run, number in decisions.waits.items():
             if run in arriving:
                 arriving[run].state, arriving[run].waits = AT_LIMIT, number
-        return passage
+        return decisions
 
     def _tenant(self, run: NewRun) -> int:
         return self._names.number(NameKind.TENANT, run.tenant)
@@ -311,7 +333,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _label(self, connection: Connection, runs: Sequence[NewRun], bucket: int | None = None) -> None:
         """Write the tags of runs, into the buckets of their bodies unless ``bucket`` is given."""
         labels = [
-            (bucket_of(run) if bucket is None else bucket, run.id, self._tenant(run), tag)
+            (compute_bucket(run) if bucket is None else bucket, run.id, self._tenant(run), tag)
             for run in runs
             if run.about is not None
             for tag in run.about.tags
@@ -324,7 +346,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _insert(self, connection: Connection, placed: Sequence[PlacedRun], now: Instant) -> None:
         rows = [(one, self._common(one, now)) for one in placed]
         queued = [
-            build_queued_row(row, rank=rank_of(now, one.run.priority, late=origin_of(one.run) == BACKFILL))
+            build_queued_row(row, rank=rank_of(now, one.run.priority, late=get_origin(one.run) == BACKFILL))
             for one, row in rows
             if one.state == _QUEUED
         ]
@@ -332,9 +354,9 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             build_waiting_row(
                 row,
                 state=one.state,
-                late=origin_of(one.run) == BACKFILL,
+                late=get_origin(one.run) == BACKFILL,
                 waits=one.waits,
-                holds=one.state == AT_LIMIT and one.gate is not None,
+                holds=one.state == AT_LIMIT and one.key_lock is not None,
             )
             for one, row in rows
             if one.state != _QUEUED
@@ -345,7 +367,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs(waiting)))
         targets = sorted({one.run.target for one in placed if one.run.target is not None})
         if targets:
-            await connection.execute(*self._db.sql["open_own_lanes"].bind(workers=targets))
+            await connection.execute(*self._db.sql["open_own_groups"].bind(workers=targets))
 
     def _common(self, one: PlacedRun, now: Instant) -> LiveRow:
         """Return the columns of a new run that the queue and the waiting table share."""
@@ -358,33 +380,33 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             priority=run.priority,
             tenant=self._tenant(run),
             queue=self._names.number(NameKind.QUEUE, run.queue),
-            bucket=bucket_of(run),
+            bucket=compute_bucket(run),
             due=due,
             created_at=now,
             timeout=run.policy.timeout,
             start_by=None if run.start_within is None or waits else due + run.start_within,
             deadline=None if run.deadline is None or waits else due + run.deadline,
-            gate=one.gate,
+            key_lock=one.key_lock,
             job_id=None if run.job is None else run.job.id,
             job_version=None if run.job is None else run.job.version,
             scheduled_at=None if run.job is None else run.job.scheduled_at,
             replay_of=run.replay_of,
-            origin=origin_of(run),
-            lane=self._lane_of(run),
+            origin=get_origin(run),
+            claim_group=self._assign_claim_group(run),
             target=run.target,
-            limits=flat(one.limits),
+            limits=pack_limits(one.limits),
             has_children=one.has_children,
         )
 
-    def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
+    def _get_claim_group(self, policy: RunPolicy, target: SessionId | None = None) -> int:
         if target is not None:
             return -target
-        return self._names.number(NameKind.LABEL_SET, set_of_labels(policy.requires)) if policy.requires else 0
+        return self._names.number(NameKind.LABEL_SET, build_label_set(policy.requires)) if policy.requires else 0
 
-    async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
+    async def _emit(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
         """Emit an event for runs, each given with the number of its tenant."""
         if runs:
-            await connection.execute(*self._db.sql["tell"].bind(kind=kind, **columns(runs, "runs", "tenants")))
+            await connection.execute(*self._db.sql["emit_events"].bind(kind=kind, **columns(runs, "runs", "tenants")))
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         if author is not None:
@@ -410,7 +432,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
         """Cancel runs; return their rows, and how many others were queued, by queue."""
         rows = await connection.fetch(*self._db.sql["cancel_waiting"].bind(runs=sorted(set(runs))))
-        return rows, await self._let_go(connection, rows)
+        return rows, await self._release_runs(connection, rows)
 
     async def _cancel_audited(
         self, connection: Connection, runs: Collection[RunId], author: Author
@@ -445,7 +467,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         """
         for _ in range(_CANCEL_ROUNDS):
             if target:
-                rows = await connection.fetch(*self._db.sql["unstopped_in_place"].bind(job=job, target=target))
+                rows = await connection.fetch(*self._db.sql["unstopped_in_datacenter"].bind(job=job, target=target))
             else:
                 rows = await connection.fetch(*self._db.sql["unstopped_of_job"].bind(job=job))
             if not rows:
@@ -457,10 +479,10 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         if not runs:
             return {}
         rows = await self._db.fetch("states", runs=list(runs))
-        return {RunId(row["id"]): shown_state(row) for row in rows}
+        return {RunId(row["id"]): get_public_state(row) for row in rows}
 
 
-def _needs_a_look(run: NewRun) -> bool:
+def _needs_checks(run: NewRun) -> bool:
     """Whether a run needs more than two inserts."""
     policy = run.policy
     return bool(
@@ -494,5 +516,5 @@ def _names_of(runs: Sequence[NewRun]) -> set[tuple[NameKind, str]]:
     ):
         wanted |= {(NameKind.TASK, task), (NameKind.QUEUE, queue), (NameKind.TENANT, tenant)}
         if requires:
-            wanted.add((NameKind.LABEL_SET, set_of_labels(requires)))
+            wanted.add((NameKind.LABEL_SET, build_label_set(requires)))
     return wanted

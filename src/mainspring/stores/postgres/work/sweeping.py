@@ -6,7 +6,7 @@ from functools import partial
 from mainspring.core.model.limits.limits import GateState, room
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.work.dependencies import DependencyMixin
-from mainspring.stores.postgres.work.limiter_decisions import candidate, gates_in
+from mainspring.stores.postgres.work.limiter_decisions import build_limit_candidate, unpack_limits
 
 #: The recount reads every run that has limits: it takes at most 1/20 of the time.
 _SHARE = 20
@@ -20,50 +20,52 @@ class SweepMixin(DependencyMixin):
     _recount_at = 0.0
 
     async def _sweep_limits(self, limit: int) -> int:
-        found = await self._db.transaction(partial(self._sweep_astray, limit=limit))
+        found = await self._db.transaction(partial(self._sweep_unassigned, limit=limit))
         started = time.monotonic()  # noqa: TID251
         if started >= self._recount_at:
             found += await self._db.transaction(partial(self._recount, limit=limit))
             took = time.monotonic() - started  # noqa: TID251
             self._recount_at = started + took * _SHARE
-        rows = await self._db.fetch("awaited_limits", after=self._limits_swept, limit=limit)
+        rows = await self._db.fetch("blocking_limiters", after=self._limits_swept, limit=limit)
         self._limits_swept = rows[-1]["number"] if len(rows) == limit else -1
         stuck: dict[int, int] = {}
         for row in rows:
-            gate = next((gate for gate in gates_in(row["limits"]) if gate.number == row["number"]), None)
-            if row["kind"] is None or gate is None:
-                stuck[row["number"]] = 1 if gate is None else gate.kind
+            limiter = next(
+                (limiter for limiter in unpack_limits(row["limits"]) if limiter.number == row["number"]), None
+            )
+            if row["kind"] is None or limiter is None:
+                stuck[row["number"]] = 1 if limiter is None else limiter.kind
                 continue
             state = GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"])
             # A limiter that has a wake-up time or a recall is checked anyway.
-            if row["wake_at"] is None and not row["recalls"] and room(gate, state, row["now"]):
-                stuck[row["number"]] = gate.kind
+            if row["wake_at"] is None and not row["recalls"] and room(limiter, state, row["now"]):
+                stuck[row["number"]] = limiter.kind
         if stuck:
-            _, queues = await self._db.transaction(lambda connection: self._look_at_limits(connection, stuck))
+            _, queues = await self._db.transaction(lambda connection: self._check_limiters(connection, stuck))
             await self._notify(queues)
             found += queues.total()
         return found
 
-    async def _sweep_astray(self, connection: Connection, limit: int) -> int:
-        rows = await connection.fetch(*self._db.sql["astray"].bind(limit=limit))
+    async def _sweep_unassigned(self, connection: Connection, limit: int) -> int:
+        rows = await connection.fetch(*self._db.sql["unassigned_blocked_runs"].bind(limit=limit))
         if rows:
-            await self._pass(connection, (), [candidate(row) for row in rows])
+            await self._admit(connection, (), [build_limit_candidate(row) for row in rows])
         return len(rows)
 
     async def _recount(self, connection: Connection, limit: int) -> int:
         wrong = {
             row["number"]: row["kind"]
-            for row in await connection.fetch(*self._db.sql["wrong_counts"].bind(limit=limit))
+            for row in await connection.fetch(*self._db.sql["limiters_with_wrong_counts"].bind(limit=limit))
         }
         if not wrong:
             return 0
         await self._lock_limits(connection, wrong, dict.fromkeys(wrong, 0))
-        await connection.execute(*self._db.sql["recount"].bind(numbers=sorted(wrong)))
-        await self._look_at_limits(connection, wrong)
+        await connection.execute(*self._db.sql["recount_limiters"].bind(numbers=sorted(wrong)))
+        await self._check_limiters(connection, wrong)
         return len(wrong)
 
     async def _sweep_families(self, limit: int) -> int:
-        rows = await self._db.fetch("orphans", after=self._children_swept, limit=limit)
+        rows = await self._db.fetch("undecided_children", after=self._children_swept, limit=limit)
         children = list(dict.fromkeys(row["child"] for row in rows))
         self._children_swept = children[-1] if len(children) == limit else _NOBODY
         ended = {row["parent"]: row["state"] for row in rows if row["parent"] is not None}
@@ -73,11 +75,11 @@ class SweepMixin(DependencyMixin):
         decided = sorted({row["child"] for row in rows if row["decided"]})
         if not decided:
             return len(ended)
-        return len(ended) + await self._db.transaction(partial(self._decide_anew, children=decided))
+        return len(ended) + await self._db.transaction(partial(self._decide_again, children=decided))
 
-    async def _decide_anew(self, connection: Connection, children: list[str]) -> int:
+    async def _decide_again(self, connection: Connection, children: list[str]) -> int:
         """Decide children that still wait although all of their parents have been counted."""
         still = [row["id"] for row in await connection.fetch(*self._db.sql["lock_children"].bind(children=children))]
-        rows = await connection.fetch(*self._db.sql["count_parents_anew"].bind(children=still))
+        rows = await connection.fetch(*self._db.sql["recount_parents"].bind(children=still))
         await self._decide_children(connection, rows, {})
         return len(still)

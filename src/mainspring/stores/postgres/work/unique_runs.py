@@ -18,7 +18,7 @@ from mainspring.core.store import Accepted
 from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.rows import bucket_of
+from mainspring.stores.postgres.rows import compute_bucket
 from mainspring.stores.postgres.work.dependencies import DependencyMixin
 
 #: How often a key is requested again while it is being deleted.
@@ -28,7 +28,7 @@ _ROUNDS = 5
 _TenantKey = tuple[int, bytes]
 
 
-def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
+def split_by_unique_key(runs: Sequence[NewRun]) -> Iterator[list[int]]:
     """Split a batch so that no part has a key twice; yield the positions of each part.
 
     What happens to the second run of a key depends on the first.
@@ -55,18 +55,18 @@ def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
 
 
 class UniqueRunMixin(DependencyMixin):
-    async def _edit_first(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
+    async def _edit_earlier(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
         """Replace payload, due time and so on of a run that never started; None: it has started meanwhile."""
         raise NotImplementedError
 
-    async def _use_uniques(self, connection: Connection, runs: Sequence[NewRun]) -> dict[RunId, Accepted]:
+    async def _take_unique_keys(self, connection: Connection, runs: Sequence[NewRun]) -> dict[RunId, Accepted]:
         """Take the keys of unique runs; return the answers for runs that are not made because their key is in use."""
         keyed = [run for run in runs if run.unique is not None]
         if not keyed:
             return {}
         rows = await connection.fetch(
             *self._db.sql["known_bodies"].bind(
-                runs=[run.id for run in keyed], buckets=[bucket_of(run) for run in keyed]
+                runs=[run.id for run in keyed], buckets=[compute_bucket(run) for run in keyed]
             )
         )
         known = {row["id"] for row in rows}
@@ -75,27 +75,27 @@ class UniqueRunMixin(DependencyMixin):
         for _ in range(_ROUNDS):
             if not left:
                 return answers
-            for row in await connection.fetch(*self._db.sql["take_uniques"].bind(**_key_columns(left))):
+            for row in await connection.fetch(*self._db.sql["take_unique_keys"].bind(**_key_columns(left))):
                 del left[row["tenant"], row["key"]]
             if left:
                 keys = columns(sorted(left), "tenants", "keys")
-                await connection.fetch(*self._db.sql["lock_uniques"].bind(**keys))
-                rows = await connection.fetch(*self._db.sql["first_of_uniques"].bind(**keys))
+                await connection.fetch(*self._db.sql["lock_unique_keys"].bind(**keys))
+                rows = await connection.fetch(*self._db.sql["unique_runs"].bind(**keys))
                 first = {(row["tenant"], row["key"]): row for row in rows}
                 free: dict[_TenantKey, NewRun] = {}
                 # In the order of the batch: debounced runs may compete for an ordering key.
                 for key in [key for key in left if key in first]:
                     run = left.pop(key)
-                    answer = await self._second(connection, run, first[key])
+                    answer = await self._apply_unique_rule(connection, run, first[key])
                     if answer is None:
                         free[key] = run
                     else:
                         answers[run.id] = answer
                 if free:
-                    await connection.execute(*self._db.sql["use_uniques"].bind(**_key_columns(free)))
+                    await connection.execute(*self._db.sql["replace_unique_keys"].bind(**_key_columns(free)))
         raise StoreUnavailable("a unique key is used by too many at once")
 
-    async def _second(self, connection: Connection, run: NewRun, first: asyncpg.Record) -> Accepted | None:
+    async def _apply_unique_rule(self, connection: Connection, run: NewRun, first: asyncpg.Record) -> Accepted | None:
         """Handle a run whose locked key was used before; None: the run is made and gets the key."""
         assert run.unique is not None
         before = RunId(first["run_id"])
@@ -107,11 +107,11 @@ class UniqueRunMixin(DependencyMixin):
             case "reject":
                 return msgspec.structs.replace(there, conflict=True)
             case "replace" if not first["started"]:
-                rows = await connection.fetch(*self._db.sql["skip"].bind(runs=[before], reasons=[REPLACED]))
-                await self._let_go(connection, rows)
+                rows = await connection.fetch(*self._db.sql["skip_runs"].bind(runs=[before], reasons=[REPLACED]))
+                await self._release_runs(connection, rows)
                 return None if rows else there
             case "debounce" if not first["started"]:
-                await self._edit_first(connection, msgspec.structs.replace(run, id=before), first["tenant"])
+                await self._edit_earlier(connection, msgspec.structs.replace(run, id=before), first["tenant"])
         return there
 
     def _hash_key(self, run: NewRun) -> _TenantKey:

@@ -39,7 +39,7 @@ class MaintenanceMixin(ReadMixin):
         await self._db.run(self._vacuum)
         await self._db.transaction(self._forget)
         await self._db.transaction(self._end_pauses)
-        await self._db.transaction(self._close_own_lanes)
+        await self._db.transaction(self._close_own_groups)
         ended: list[asyncpg.Record] = []
         for _ in range(_PIECES):
             more, found = await self._db.transaction(self._roll_up)
@@ -59,21 +59,21 @@ class MaintenanceMixin(ReadMixin):
     async def _forget(self, connection: Connection) -> None:
         if not await self._is_mine(connection):
             return
-        await connection.execute(*self._db.sql["forget_readers"].bind())
+        await connection.execute(*self._db.sql["prune_readers"].bind())
         await self._forget_events(connection, _AT_ONCE)
-        await connection.execute(*self._db.sql["prune_keys"].bind(limit=_AT_ONCE))
+        await connection.execute(*self._db.sql["prune_idempotency_keys"].bind(limit=_AT_ONCE))
 
     async def _end_pauses(self, connection: Connection) -> None:
         """Resume jobs whose pause has ended, and delete other pauses a day after their end."""
         await connection.execute(*self._db.sql["resume_due"].bind(limit=_RESUMED))
-        await connection.execute(*self._db.sql["forget_pauses"].bind())
+        await connection.execute(*self._db.sql["prune_pauses"].bind())
 
-    async def _close_own_lanes(self, connection: Connection) -> None:
-        """Close the own lanes of workers that no run targets any more: they claim like all others again."""
-        locked = await connection.fetch(*self._db.sql["lock_own_lanes"].bind())
+    async def _close_own_groups(self, connection: Connection) -> None:
+        """Close the own claim groups of workers that no run targets any more: they claim like all others again."""
+        locked = await connection.fetch(*self._db.sql["lock_own_groups"].bind())
         if locked:
             # A separate statement: it sees every run that was made before the locks.
-            await connection.execute(*self._db.sql["close_own_lanes"].bind(workers=[row["id"] for row in locked]))
+            await connection.execute(*self._db.sql["close_own_groups"].bind(workers=[row["id"] for row in locked]))
 
     async def _roll_up(self, connection: Connection) -> tuple[bool, list[asyncpg.Record]]:
         """Roll up a piece of history into metrics.
@@ -95,7 +95,7 @@ class MaintenanceMixin(ReadMixin):
     async def _is_mine(self, connection: Connection) -> bool:
         """Whether this process may tidy. One does at a time; a second process leaves it to the first."""
         name = f"{self._db.schema}.tidy"
-        return bool(await connection.fetchval(*self._db.sql["try_to_tidy"].bind(name=name)))
+        return bool(await connection.fetchval(*self._db.sql["try_lock"].bind(name=name)))
 
     async def _vacuum(self, connection: Connection) -> None:
         rows = await connection.fetch(*self._db.sql["dead_rows"].bind())

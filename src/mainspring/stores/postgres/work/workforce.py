@@ -19,7 +19,7 @@ from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import UnknownName
 from mainspring.stores.postgres.rank_floors import RankFloors
-from mainspring.stores.postgres.rows import held_runs
+from mainspring.stores.postgres.rows import build_held_runs
 from mainspring.stores.postgres.work.dependencies import FEW, DependencyMixin
 from mainspring.stores.postgres.work.queues import ClaimScope, QueueMixin
 
@@ -29,9 +29,9 @@ _NOTHING = Spent()
 class WorkerMixin(QueueMixin, DependencyMixin):
     #: Something was paused, or a tenant had a quota, when this process last looked: claims then check both at once.
     _limited = False
-    #: Sessions that had lanes of their own, or met limits per period, when this process last looked: claims then start
-    #: with the statement for those.
-    _with_lanes: set[SessionId]
+    #: Sessions that had claim groups of their own, or met limits per period, when this process last looked. Claims then
+    #: start with the statement for those.
+    _with_groups: set[SessionId]
     #: Where claims start to search queues, and the task that checks whether that is still right.
     _ranks: RankFloors
     _looking: asyncio.Task[None] | None = None
@@ -53,19 +53,19 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             slots=session.slots,
         )
         if session.labels:
-            await self._db.execute("widen_lanes", session=rows[0]["id"])
+            await self._db.execute("grant_claim_groups", session=rows[0]["id"])
         return SessionId(rows[0]["id"])
 
     async def close_session(self, session: SessionId) -> None:
         await self._db.execute("close_session", session=session)
-        self._with_lanes.discard(session)
+        self._with_groups.discard(session)
 
     async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> HeartbeatAnswer:
         row = (
             await self._db.fetch(
-                "beat", session=session, ttl=ttl, held=list(held), pending=list(pending), last_claim=last_claim
+                "heartbeat", session=session, ttl=ttl, held=list(held), pending=list(pending), last_claim=last_claim
             )
         )[0]
         if row["other_unknown"]:
@@ -119,22 +119,22 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             return held + await self.claim(session, number, others)
         if self._limited or any(demand.tenant is not None for demand in demands):
             return await self._claim_closely(session, number, demands)
-        with_lanes = session in self._with_lanes
-        rows = await (self._claim_lanes if with_lanes else self._claim)(session, number, demands)
+        with_groups = session in self._with_groups
+        rows = await (self._claim_from_groups if with_groups else self._claim)(session, number, demands)
         if not rows:
             # The statements find nothing in a queue with a pause or a quota. `_claim` also finds nothing for sessions
-            # with lanes, or with limits per period.
+            # with claim groups, or with limits per period.
             queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
-            why = (await self._db.fetch("why_nothing", session=session, queues=queues))[0]
+            why = (await self._db.fetch("explain_empty_claim", session=session, queues=queues))[0]
             if why["policed"]:
                 # If one queue has a policy they find nothing in any: claim again, each queue in its own way.
                 self._policed |= {self._names.name(queue) for queue in why["policed"]}
                 return await self.claim(session, number, demands)
-            (self._with_lanes.add if why["for_lanes"] else self._with_lanes.discard)(session)
+            (self._with_groups.add if why["for_lanes"] else self._with_groups.discard)(session)
             if why["limited"]:
                 return await self._claim_closely(session, number, demands)
-            if why["for_lanes"] and not with_lanes:
-                rows = await self._claim_lanes(session, number, demands)
+            if why["for_lanes"] and not with_groups:
+                rows = await self._claim_from_groups(session, number, demands)
         return await self._held(rows)
 
     async def _claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[asyncpg.Record]:
@@ -148,13 +148,18 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         if demands:
             queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
             limits = [demand.limit for demand in demands]
-            began = self._ranks.begin()
+            began = self._ranks.read_clock()
             found = await self._db.fetch(
-                "claim", session=session, claim=number, queues=queues, limits=limits, start_ranks=self._ranks.of(queues)
+                "claim",
+                session=session,
+                claim=number,
+                queues=queues,
+                limits=limits,
+                start_ranks=self._ranks.get_start_ranks(queues),
             )
-            self._ranks.took((row["queue"], row["rank"]) for row in found)
+            self._ranks.record_claim((row["queue"], row["rank"]) for row in found)
             rows += found
-            if self._ranks.wants_look(began) and (self._looking is None or self._looking.done()):
+            if self._ranks.needs_lookup(began) and (self._looking is None or self._looking.done()):
                 # Beside the claims: no claim has to wait for it.
                 self._looking = asyncio.create_task(self._look_from_front(queues), name="look-from-front")
         return rows
@@ -162,26 +167,28 @@ class WorkerMixin(QueueMixin, DependencyMixin):
     async def _look_from_front(self, queues: Sequence[int]) -> None:
         try:
             dead = {row["relname"]: row["dead"] for row in await self._db.fetch("dead_rows")}
-            began = self._ranks.begin()
+            began = self._ranks.read_clock()
             rows = await self._db.fetch("lowest_ranks", queues=queues)
         except StoreUnavailable:
             # The next claim raises the error.
             return
-        self._ranks.looked(began, dead["run"], {row["queue"]: row["rank"] for row in rows})
+        self._ranks.record_lookup(began, dead["run"], {row["queue"]: row["rank"] for row in rows})
 
-    async def _claim_lanes(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[asyncpg.Record]:
+    async def _claim_from_groups(
+        self, session: SessionId, number: int, demands: Sequence[Demand]
+    ) -> list[asyncpg.Record]:
         limits: Counter[int] = Counter()
         for demand in demands:
             limits[self._names.number(NameKind.QUEUE, demand.queue)] += demand.limit
         rows = await self._db.fetch(
-            "claim_lanes", session=session, claim=number, queues=list(limits), limits=list(limits.values())
+            "claim_from_groups", session=session, claim=number, queues=list(limits), limits=list(limits.values())
         )
         limits.subtract(row["queue"] for row in rows)
         left = +limits
         if rows and left:
-            # Make up from other lanes for runs that other workers have taken meanwhile.
+            # Make up from other claim groups for runs that other workers have taken meanwhile.
             rows += await self._db.fetch(
-                "claim_lanes", session=session, claim=number, queues=list(left), limits=list(left.values())
+                "claim_from_groups", session=session, claim=number, queues=list(left), limits=list(left.values())
             )
         return rows
 
@@ -199,18 +206,18 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
             paused = await self._paused(connection, set(queues))
             room = await self._rooms(connection, [tenants.get(demand.tenant or "") for demand in demands])
-            places = [
+            scopes = [
                 ClaimScope(
                     queue,
                     demand,
-                    found["lanes"] or (),
+                    found["claim_groups"] or (),
                     tenants.get(demand.tenant or ""),
                     paused.get(queue, set()),
                     room,
                 )
                 for queue, demand in zip(queues, demands, strict=True)
             ]
-            chosen = await self._choose(connection, places)
+            chosen = await self._choose(connection, scopes)
             if not chosen:
                 return []
             return await connection.fetch(
@@ -229,24 +236,24 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         if policed:
             self._policed |= {self._names.name(row["queue"]) for row in policed}
             return await self.claim(session, number, demands)
-        places: list[tuple[int, int | None, int]] = []
+        scopes: list[tuple[int, int | None, int]] = []
         for demand in demands:
             tenant = None if demand.tenant is None else await self._names.find(NameKind.TENANT, demand.tenant)
             if demand.tenant is None or tenant is not None:
-                places.append((self._names.number(NameKind.QUEUE, demand.queue), tenant, demand.limit))
+                scopes.append((self._names.number(NameKind.QUEUE, demand.queue), tenant, demand.limit))
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session=session))
             if found is None:
                 return []
-            lanes = [0, *(found["lanes"] or ())]
-            paused = await self._paused(connection, {queue for queue, _, _ in places})
-            room = await self._rooms(connection, [tenant for _, tenant, _ in places])
+            claim_groups = [0, *(found["claim_groups"] or ())]
+            paused = await self._paused(connection, {queue for queue, _, _ in scopes})
+            room = await self._rooms(connection, [tenant for _, tenant, _ in scopes])
             chosen: list[RunId] = []
-            for queue, tenant, limit in places:
+            for queue, tenant, limit in scopes:
                 left_out = paused.get(queue, set())
                 if 0 not in left_out:
-                    chosen += await self._best(connection, queue, lanes, tenant, limit, left_out, room, chosen)
+                    chosen += await self._best(connection, queue, claim_groups, tenant, limit, left_out, room, chosen)
             self._limited = bool(room) or await connection.fetchval(*self._db.sql["is_limited"].bind())
             if not chosen:
                 return []
@@ -254,12 +261,12 @@ class WorkerMixin(QueueMixin, DependencyMixin):
                 *self._db.sql["claim_chosen"].bind(session=session, claim=number, runs=chosen)
             )
 
-        return await self._held(await self._db.transaction(work)) if places else []
+        return await self._held(await self._db.transaction(work)) if scopes else []
 
     async def _paused(self, connection: Connection, queues: set[int]) -> dict[int, set[int]]:
         """Return the paused tenants, by queue; 0 means all tenants."""
         paused: dict[int, set[int]] = {}
-        for row in await connection.fetch(*self._db.sql["paused_here"].bind(queues=sorted(queues))):
+        for row in await connection.fetch(*self._db.sql["paused_tenants"].bind(queues=sorted(queues))):
             for queue in queues if row["queue"] == 0 else [row["queue"]]:
                 paused.setdefault(queue, set()).add(row["tenant"])
         return paused
@@ -273,7 +280,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         }
         if not quotas:
             return {}
-        rows = await connection.fetch(*self._db.sql["running_of"].bind(tenants=list(quotas)))
+        rows = await connection.fetch(*self._db.sql["running_by_tenant"].bind(tenants=list(quotas)))
         running = {row["tenant"]: row["running"] for row in rows}
         return {tenant: quota - running.get(tenant, 0) for tenant, quota in quotas.items()}
 
@@ -281,7 +288,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         self,
         connection: Connection,
         queue: int,
-        lanes: Sequence[int],
+        claim_groups: Sequence[int],
         tenant: int | None,
         limit: int,
         paused: set[int],
@@ -296,18 +303,18 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         while len(best) < limit:
             full = {number for number, left in room.items() if left <= 0}
             rows: list[asyncpg.Record] = []
-            for lane in lanes:
+            for claim_group in claim_groups:
                 rows += await connection.fetch(
-                    *self._db.sql["claim_best"].bind(
+                    *self._db.sql["best_runs"].bind(
                         queue=queue,
                         tenant=tenant,
                         excluded_tenants=sorted(paused | full),
                         excluded_runs=[*chosen, *best],
                         limit=limit - len(best),
-                        lane=lane,
+                        claim_group=claim_group,
                     ),
                 )
-            if len(lanes) > 1:
+            if len(claim_groups) > 1:
                 rows.sort(key=lambda row: (row["rank"], row["id"]))
             refused = False
             for row in rows[: limit - len(best)]:
@@ -324,11 +331,11 @@ class WorkerMixin(QueueMixin, DependencyMixin):
 
     async def _held(self, rows: list[asyncpg.Record]) -> list[HeldRun]:
         try:
-            held, unreadable = held_runs(rows, self._names, self._policies)
+            held, unreadable = build_held_runs(rows, self._names, self._policies)
         except UnknownName:
             # Another process has added a name since the names were read.
             await self._names.name_all([0])
-            held, unreadable = held_runs(rows, self._names, self._policies)
+            held, unreadable = build_held_runs(rows, self._names, self._policies)
         await self.complete(unreadable)
         return held
 
@@ -346,12 +353,12 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         succeeded = [completion for completion in free if completion.outcome is Outcome.SUCCESS]
         has_children = False
         if succeeded:
-            rows = await self._db.fetch("settle_succeeded", **_succeeded(succeeded))
+            rows = await self._db.fetch("complete_succeeded", **_succeeded(succeeded))
             applied |= _applied(rows, succeeded)
             has_children = _any_has_children(rows)
         if len(succeeded) < len(free):
             others = [completion for completion in free if completion.outcome is not Outcome.SUCCESS]
-            rows = await self._db.fetch("settle_other", **_others(others))
+            rows = await self._db.fetch("complete_others", **_others(others))
             applied |= _applied(rows, others)
             has_children |= _any_has_children(rows)
         if len(free) < len(completions):
@@ -371,15 +378,15 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         self, connection: Connection, completions: list[Completion]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
         """Complete runs that let others pass; return the rows that ended, and how many others were queued, by queue."""
-        rows = await connection.fetch(*self._db.sql["settle_other"].bind(**_others(completions)))
-        return rows, await self._let_go(connection, rows)
+        rows = await connection.fetch(*self._db.sql["complete_others"].bind(**_others(completions)))
+        return rows, await self._release_runs(connection, rows)
 
     async def _read_answers(
         self, completions: Sequence[Completion], applied: set[tuple[str, int]]
     ) -> list[CompletionAnswer]:
         missed = [item for item in completions if (item.run, item.fence) not in applied]
         rows = await self._db.fetch(
-            "settled_before",
+            "find_completed",
             runs=[item.run for item in missed],
             fences=[item.fence for item in missed],
             outcomes=[OUTCOME_CODES[item.outcome] for item in missed],
@@ -400,8 +407,8 @@ def _once_each(completions: Sequence[Completion]) -> tuple[list[int], list[int]]
     if len({item.run for item in completions}) == len(completions):
         return [], []
     first = {item.run: index for index, item in reversed(list(enumerate(completions)))}
-    places = sorted(first.values())
-    return places, [index for index, item in enumerate(completions) if first[item.run] != index]
+    scopes = sorted(first.values())
+    return scopes, [index for index, item in enumerate(completions) if first[item.run] != index]
 
 
 def _succeeded(completions: list[Completion]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ FROM unnest(:children::uuid[], :parents::uuid[], :positions::int[], :tenants::in
 INSERT INTO mainspring.dependent (run_id, tenant, rule, parents, succeeded, otherwise, failed, start_within, deadline)
 SELECT * FROM unnest(:run::uuid[], :tenant::int[], :rule::smallint[], :parents::int[], :succeeded::int[], :otherwise::int[], :failed::int[], :start_within::bigint[], :deadline::bigint[])
 
--- name: undone
+-- name: pending_decisions
 -- Whether there is anything to resolve.
 SELECT EXISTS (SELECT FROM mainspring.ended_parent) AS families, EXISTS (SELECT FROM mainspring.limiter WHERE recalls) AS recalls
 
@@ -46,7 +46,7 @@ WITH these AS MATERIALIZED (
 UPDATE mainspring.edge e SET state = t.state FROM these t WHERE e.child = t.child AND e.parent = t.parent
 RETURNING e.child, e.parent, e.state
 
--- name: forget_ended_parents
+-- name: delete_ended_parents
 DELETE FROM mainspring.ended_parent p WHERE p.run_id = ANY (:parents::uuid[])
   AND NOT EXISTS (SELECT FROM mainspring.edge e WHERE e.parent = p.run_id AND e.state IS NULL)
 
@@ -61,7 +61,7 @@ FROM unnest(:children::uuid[], :succeeded::int[], :otherwise::int[], :failed::in
 WHERE d.run_id = ANY (:children::uuid[]) AND d.run_id = i.id
 RETURNING d.run_id, d.rule, d.parents, d.succeeded, d.otherwise, d.failed
 
--- name: count_parents_anew
+-- name: recount_parents
 UPDATE mainspring.dependent d
 SET succeeded = i.succeeded, otherwise = i.otherwise, failed = i.failed
 FROM unnest(:children::uuid[]) AS c(id), LATERAL (
@@ -82,27 +82,27 @@ WITH clock AS MATERIALIZED (
     FROM clock, mainspring.dependent d
     -- `IS TRUE` keeps the join from choosing another index than the primary key.
     WHERE w.id = ANY (:children::uuid[]) AND d.run_id = ANY (:children::uuid[]) AND (d.run_id = w.id) IS TRUE
-    RETURNING w.id, w.tenant, w.gate, w.holds, w.queue, w.due, w.limits, w.due <= clock.now AS is_due
-), told AS (
+    RETURNING w.id, w.tenant, w.key_lock, w.holds, w.queue, w.due, w.limits, w.due <= clock.now AS is_due
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'dependency.resolved', tenant, array_agg(id) FROM released
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
-SELECT id, gate, holds, queue, due, limits, is_due FROM released
+SELECT id, key_lock, holds, queue, due, limits, is_due FROM released
 
--- name: skip
+-- name: skip_runs
 -- What has not started ends here as skipped, each for its own reason.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
-              body_id, replay_of, target, origin, gate, start_by, deadline, NULL::bigint[] AS limits, has_children,
+              body_id, replay_of, target, origin, key_lock, start_by, deadline, NULL::bigint[] AS limits, has_children,
               CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NULL
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
-              body_id, replay_of, target, origin, gate, start_by, deadline, limits, has_children,
+              body_id, replay_of, target, origin, key_lock, start_by, deadline, limits, has_children,
               NULL::bigint AS waits
 ), gone AS (
     SELECT * FROM waited UNION ALL SELECT * FROM queued
@@ -118,14 +118,14 @@ WITH clock AS MATERIALIZED (
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
     SELECT g.id, :SKIPPED, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.skipped', tenant, array_agg(id) FROM gone
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
-SELECT id, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
+SELECT id, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
--- name: orphans
+-- name: undecided_children
 -- From first principles: children, by id, from after `after` on, and those of their undecided parents that are on their way no more
 -- and that nobody is about to look at. Where nothing is kept of one, it counts as skipped.
 SELECT c.id AS child, p.parent,
@@ -146,24 +146,24 @@ INSERT INTO mainspring.ended_parent (run_id, state, at)
 SELECT i.id, i.state, mainspring.now_us() FROM unnest(:parents::uuid[], :states::smallint[]) AS i(id, state) ORDER BY i.id
 ON CONFLICT DO NOTHING
 
--- name: parents_of
+-- name: parents
 SELECT parent AS id FROM mainspring.edge WHERE child = :run AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY place
 
--- name: children_of
+-- name: children
 SELECT child AS id FROM mainspring.edge
 WHERE parent = :run AND child > :after AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY child LIMIT :limit
 
--- name: wait_longer
+-- name: edit_dependent
 -- An edited run that waits for its parents: what counts from when its rule is met.
 UPDATE mainspring.dependent SET start_within = :start_within, deadline = :deadline WHERE run_id = :run
 
--- name: lock_uniques
+-- name: lock_unique_keys
 -- In the order of the keys: two batches with the same ones do not lock each other out.
 SELECT u.tenant, u.key, u.run_id, u.until FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.unique_run u ON u.tenant = i.tenant AND u.key = i.key
 ORDER BY u.tenant, u.key FOR UPDATE OF u
 
--- name: take_uniques
+-- name: take_unique_keys
 INSERT INTO mainspring.unique_run (tenant, key, run_id, until)
 SELECT i.tenant, i.key, i.run_id, mainspring.now_us() + i.period
 FROM unnest(:tenants::int[], :keys::bytea[], :runs::uuid[], :periods::bigint[]) AS i(tenant, key, run_id, period)
@@ -171,7 +171,7 @@ ORDER BY i.tenant, i.key
 ON CONFLICT DO NOTHING
 RETURNING tenant, key
 
--- name: first_of_uniques
+-- name: unique_runs
 -- A statement of its own, after the lock: only then is it sure to see what was made with a key. started: it is not to be
 -- touched any more.
 SELECT u.tenant, u.key, u.run_id,
@@ -187,13 +187,13 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS f ON true
 
--- name: use_uniques
+-- name: replace_unique_keys
 -- Keys that the caller has locked are another run's from now on.
 UPDATE mainspring.unique_run u SET run_id = i.run_id, until = mainspring.now_us() + i.period
 FROM unnest(:tenants::int[], :keys::bytea[], :runs::uuid[], :periods::bigint[]) AS i(tenant, key, run_id, period)
 WHERE u.tenant = i.tenant AND u.key = i.key
 
--- name: prune_uniques
+-- name: prune_unique_keys
 DELETE FROM mainspring.unique_run WHERE (tenant, key) IN (
     SELECT u.tenant, u.key FROM mainspring.unique_run u
     WHERE CASE WHEN u.until IS NULL

@@ -1,4 +1,4 @@
--- name: settle_succeeded
+-- name: complete_succeeded
 -- Move succeeded runs to history. `claim IS NOT NULL` says running without naming a partial index's predicate:
 -- `state = 4` here would let the planner drive from run_held. `= ANY` and `IS TRUE` pin the plan: a table that was empty
 -- when it was vacuumed has no rows to the planner, and a join would look at every run for every settlement.
@@ -10,7 +10,7 @@ WITH clock AS MATERIALIZED (
     WHERE run.id = ANY (:runs::uuid[]) AND run.claim IS NOT NULL
       AND ((run.id, run.fence) IN (SELECT * FROM unnest(:runs::uuid[], :fences::bigint[]))) IS TRUE
     RETURNING run.*
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.succeeded', tenant, array_agg(id) FROM gone
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
@@ -32,7 +32,7 @@ WITH clock AS MATERIALIZED (
 )
 SELECT id, fence, has_children FROM gone
 
--- name: settle_other
+-- name: complete_others
 -- Every other end of an attempt. What was asked to stop does not go on: cancel_at is read from the row that is moved.
 -- What has limits and is to be queued again waits for them (9) until the caller has let it pass.
 WITH clock AS MATERIALIZED (
@@ -54,24 +54,24 @@ WITH clock AS MATERIALIZED (
         ON i.id = t.id AND i.fence = t.fence
     ORDER BY t.id
 ), again AS (
-    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
-                                created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due,
+                                created_at, timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children, ready_at)
     SELECT g.id, g.shard, :QUEUED, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int, g.lost + (g.outcome = :OUTCOME_LOST)::int, g.tenant, g.queue,
-           g.lane, g.body_bucket,
+           g.claim_group, g.body_bucket,
            CASE WHEN g.outcome = :OUTCOME_RELEASED THEN g.rank ELSE clock.now + g.priority * :HEAD_START::bigint + :LATE_PENALTY END, g.due,
-           g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
+           g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.key_lock, g.scheduled_at, g.job_id, g.job_version, g.body_id,
            g.replay_of, g.target, g.origin, clock.now, g.has_children, clock.now
     FROM gone g, clock WHERE g.final = :QUEUED AND g.limits IS NULL
 ), later AS (
-    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due,
-                                    created_at, timeout, rev, fence, late, holds, start_by, deadline, gate, scheduled_at,
+    INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, due,
+                                    created_at, timeout, rev, fence, late, holds, start_by, deadline, key_lock, scheduled_at,
                                     job_id, job_version, body_id, replay_of, target, origin, reason, limits,
                                     has_children, rank)
     SELECT g.id, g.shard, CASE WHEN g.final = :SCHEDULED THEN :SCHEDULED ELSE :BLOCKED_BY_LIMIT END, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int, g.lost + (g.outcome = :OUTCOME_LOST)::int, g.tenant, g.queue,
-           g.lane, g.body_bucket, CASE WHEN g.final = :SCHEDULED THEN clock.now + g.delay ELSE g.due END, g.created_at, g.timeout, g.rev + 1, g.fence,
-           g.attempt > (g.outcome = :OUTCOME_RELEASED)::int, g.gate IS NOT NULL,
-           g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
+           g.claim_group, g.body_bucket, CASE WHEN g.final = :SCHEDULED THEN clock.now + g.delay ELSE g.due END, g.created_at, g.timeout, g.rev + 1, g.fence,
+           g.attempt > (g.outcome = :OUTCOME_RELEASED)::int, g.key_lock IS NOT NULL,
+           g.start_by, g.deadline, g.key_lock, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
            CASE WHEN g.final = :SCHEDULED THEN g.why END, g.limits, g.has_children,
            CASE WHEN g.final = :QUEUED AND g.outcome = :OUTCOME_RELEASED THEN g.rank END
     FROM gone g, clock WHERE g.final = :SCHEDULED OR g.final = :QUEUED AND g.limits IS NOT NULL
@@ -101,7 +101,7 @@ WITH clock AS MATERIALIZED (
     SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.reason, g.error, g.tenant, g.queue,
            g.cpu, g.units, g.job_id, g.body_bucket, g.body_id
     FROM gone g, clock WHERE g.outcome <> :OUTCOME_SUCCESS
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, e.kind, e.tenant, e.runs
     FROM clock, (
@@ -112,12 +112,12 @@ WITH clock AS MATERIALIZED (
     ) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
-SELECT g.id, g.fence, CASE WHEN g.final >= :SUCCEEDED THEN g.gate END AS gate,
+SELECT g.id, g.fence, CASE WHEN g.final >= :SUCCEEDED THEN g.key_lock END AS key_lock,
        CASE WHEN g.final >= :SUCCEEDED AND g.origin = :ORIGIN_FIXED_DELAY THEN g.job_id END AS delayed_job,
        g.limits, g.outcome, g.started_at, g.final, g.due, g.queue, g.has_children
 FROM gone g
 
--- name: settled_before
+-- name: find_completed
 -- For settlements that met no running row: did this very fence end the attempt before, and in the same way?
 -- A success has no attempt, and only a success ends as succeeded.
 -- `OFFSET 0` keeps the index probe: without it a plan made for an empty table hashes the whole of it for ever.
@@ -128,22 +128,22 @@ WHERE CASE WHEN i.outcome = :OUTCOME_SUCCESS
     ELSE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence AND a.outcome = i.outcome OFFSET 0)
 END
 
--- name: lock_held_gates
-SELECT key FROM mainspring.gate WHERE key = ANY (:keys::bigint[]) ORDER BY key FOR UPDATE
+-- name: lock_held_keys
+SELECT key FROM mainspring.key_lock WHERE key = ANY (:keys::bigint[]) ORDER BY key FOR UPDATE
 
--- name: let_go
+-- name: pass_keys_on
 -- The gates are locked and their holders gone: the first in line of each is queued and holds it now.
 -- A waiter that somebody is just ending is passed over; one whose row is only changed is waited for (key share).
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), free AS MATERIALIZED (
-    SELECT g.key FROM mainspring.gate g
+    SELECT g.key FROM mainspring.key_lock g
     WHERE g.key = ANY (:keys::bigint[]) AND (g.holder IS NULL OR (
         NOT EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) AND
         NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = g.holder AND w.holds OFFSET 0)))
 ), first AS MATERIALIZED (
     SELECT first.id FROM free, LATERAL (
-        SELECT w.id FROM mainspring.waiting w WHERE w.gate = free.key AND w.state = :BLOCKED
+        SELECT w.id FROM mainspring.waiting w WHERE w.key_lock = free.key AND w.state = :BLOCKED
         ORDER BY w.due, w.id LIMIT 1 FOR KEY SHARE SKIP LOCKED
     ) AS first
 ), next AS (
@@ -152,21 +152,21 @@ WITH clock AS MATERIALIZED (
     -- It holds its key while it waits for its limits; the caller lets it pass.
     UPDATE mainspring.waiting SET state = :BLOCKED_BY_LIMIT, holds = true, rev = rev + 1
     WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NOT NULL
-    RETURNING id, queue, gate, due, limits
+    RETURNING id, queue, key_lock, due, limits
 ), queued AS (
-    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
-                                created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
+    INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due,
+                                created_at, timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children, ready_at)
-    SELECT n.id, n.shard, :QUEUED, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.lane, n.body_bucket,
+    SELECT n.id, n.shard, :QUEUED, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.claim_group, n.body_bucket,
            clock.now + n.priority * :HEAD_START::bigint + CASE WHEN n.late THEN :LATE_PENALTY ELSE 0 END, n.due, n.created_at,
-           n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.gate, n.scheduled_at, n.job_id, n.job_version, n.body_id,
+           n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.key_lock, n.scheduled_at, n.job_id, n.job_version, n.body_id,
            n.replay_of, n.target, n.origin, clock.now, n.has_children, clock.now
     FROM next n, clock
 ), held AS (
-    UPDATE mainspring.gate
-    SET holder = (SELECT n.id FROM next n WHERE n.gate = gate.key UNION ALL SELECT l.id FROM limited l WHERE l.gate = gate.key)
-    FROM free WHERE gate.key = free.key
-), told AS (
+    UPDATE mainspring.key_lock
+    SET holder = (SELECT n.id FROM next n WHERE n.key_lock = key_lock.key UNION ALL SELECT l.id FROM limited l WHERE l.key_lock = key_lock.key)
+    FROM free WHERE key_lock.key = free.key
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM next
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
@@ -185,12 +185,12 @@ WITH clock AS MATERIALIZED (
 ), waited AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline, NULL::bigint[] AS limits,
+              job_version, body_id, replay_of, target, origin, key_lock, state, start_by, deadline, NULL::bigint[] AS limits,
               has_children, CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NULL
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
-              job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline, limits, has_children,
+              job_version, body_id, replay_of, target, origin, key_lock, state, start_by, deadline, limits, has_children,
               NULL::bigint AS waits
 ), gone AS (
     SELECT * FROM waited UNION ALL SELECT * FROM queued
@@ -210,7 +210,7 @@ WITH clock AS MATERIALIZED (
     UPDATE mainspring.run SET cancel_at = clock.now, rev = rev + 1
     FROM clock WHERE id = ANY (:runs::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
     RETURNING id, tenant
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, e.kind, e.tenant, e.runs
     FROM clock, (SELECT 'run.cancelled', tenant, array_agg(id) FROM gone GROUP BY tenant
@@ -219,7 +219,7 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 -- was: the state before, of what was changed by this.
-SELECT id, :CANCELLED::smallint AS state, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, state AS was, limits,
+SELECT id, :CANCELLED::smallint AS state, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, state AS was, limits,
        has_children, waits
 FROM gone
 UNION ALL SELECT id, :CANCELLING::smallint, NULL, NULL, tenant, :RUNNING::smallint, NULL, NULL, NULL FROM asked
@@ -234,13 +234,13 @@ WITH clock AS MATERIALIZED (
 ), waited AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
-              body_id, replay_of, target, origin, gate, state AS was, start_by, deadline, NULL::bigint[] AS limits, has_children,
+              body_id, replay_of, target, origin, key_lock, state AS was, start_by, deadline, NULL::bigint[] AS limits, has_children,
               CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits, NULL::smallint AS outcome, NULL::bigint AS started_at
 ), live AS (
     -- An attempt that is under way leaves its gates as one that was released.
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
-              body_id, replay_of, target, origin, gate, CASE WHEN cancel_at IS NULL THEN state ELSE :CANCELLING::smallint END,
+              body_id, replay_of, target, origin, key_lock, CASE WHEN cancel_at IS NULL THEN state ELSE :CANCELLING::smallint END,
               start_by, deadline, limits, has_children, NULL::bigint, CASE WHEN claim IS NOT NULL THEN :OUTCOME_RELEASED::smallint END, started_at
 ), gone AS MATERIALIZED (
     SELECT g.*, i.state, i.reason, i.result, i.error, i.fingerprint
@@ -265,7 +265,7 @@ WITH clock AS MATERIALIZED (
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
     SELECT g.id, g.state, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
-), told AS (
+), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, e.kind, e.tenant, e.runs
     FROM clock, (SELECT CASE g.state WHEN 5 THEN 'run.succeeded' WHEN 6 THEN 'run.failed' WHEN 7 THEN 'run.cancelled'
@@ -274,7 +274,7 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 -- was: the state before, of what was changed by this; 0: it was asked to stop.
-SELECT id, state, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, was, limits, has_children, waits, outcome,
+SELECT id, state, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, was, limits, has_children, waits, outcome,
        started_at
 FROM gone
 UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL, NULL, NULL FROM mainspring.history h
