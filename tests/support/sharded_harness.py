@@ -91,7 +91,7 @@ class ShardedHarness(Harness):
         connection = await asyncpg.connect(address)
         try:
             await connection.execute(
-                "CREATE OR REPLACE FUNCTION mainspring.compute_tenant_placement(tenant text, places integer) RETURNS integer "
+                "CREATE OR REPLACE FUNCTION mainspring.compute_tenant_placement(tenant text, groups integer) RETURNS integer "
                 "LANGUAGE sql IMMUTABLE AS $$ SELECT 0 $$"
             )
         finally:
