@@ -91,8 +91,8 @@ class ShardedHarness(Harness):
         connection = await asyncpg.connect(address)
         try:
             await connection.execute(
-                "CREATE OR REPLACE FUNCTION mainspring.compute_tenant_placement(tenant text, groups integer) RETURNS integer "
-                "LANGUAGE sql IMMUTABLE AS $$ SELECT 0 $$"
+                "CREATE OR REPLACE FUNCTION mainspring.compute_tenant_placement(tenant text, groups integer) "
+                "RETURNS integer LANGUAGE sql IMMUTABLE AS $$ SELECT 0 $$"
             )
         finally:
             await connection.close()

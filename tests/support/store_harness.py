@@ -383,7 +383,7 @@ class PostgresHarness(Harness):
 
     async def wipe(self) -> None:
         """Empty every table except the store's metadata. Deleting a few rows is faster than truncating."""
-        kept = ("meta", "shard", "name", "test_clock", "server", "place")
+        kept = ("meta", "shard", "name", "test_clock", "server", "placement_group")
         tables = await self._connection.fetch(
             """
             SELECT relname FROM pg_class
