@@ -64,7 +64,7 @@ def show_help(
 
     mainspring help jobs submit
     """
-    from mainspring.cli.main import build_application
+    from mainspring.cli.main import build_command
 
     words = command or []
-    build_application(words[0] if words else "")([*words, "--help"], standalone_mode=False)
+    build_command(words[0] if words else "")([*words, "--help"], standalone_mode=False)

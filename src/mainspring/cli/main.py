@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainspring.cli import exits
+from mainspring.cli.help import HELP_OPTIONS, arrange
 from mainspring.core.model.base.errors import Invalid, MainspringError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def build_application(word: str = "") -> typer.Typer:
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": HELP_OPTIONS},
     )
     application.callback()(_root)
     known = {"--version"}.union(*_MODULES.values())
@@ -84,6 +85,13 @@ def build_application(word: str = "") -> typer.Typer:
         if word in commands or word not in known:
             import_module(f"mainspring.{name}").register(application)
     return application
+
+
+def build_command(word: str = "") -> Any:
+    """Build the command line of ``build_application`` with its help arranged."""
+    command = typer.main.get_command(build_application(word))
+    arrange(command)
+    return command
 
 
 def __getattr__(name: str) -> Any:
@@ -116,10 +124,10 @@ def main() -> None:
     try:
         # Shell completion needs all commands.
         completes = "_MAINSPRING_COMPLETE" in os.environ
-        application = build_application("" if completes or len(sys.argv) < 2 else sys.argv[1])
+        command = build_command("" if completes or len(sys.argv) < 2 else sys.argv[1])
         # In standalone mode, typer shows the help if there are no arguments. It also draws a box around its errors, so
         # use it only for that.
-        status = application(standalone_mode=len(sys.argv) < 2)
+        status = command(standalone_mode=len(sys.argv) < 2)
         sys.stdout.flush()
     except Invalid as error:
         from mainspring.cli.typed import name_as_typed

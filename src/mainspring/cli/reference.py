@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
 from mainspring.cli import exits
 
 _HEAD = """\
@@ -22,9 +20,9 @@ _SHARED = ("--profile", "--url", "--key", "--store", "--config", "--tenant", "--
 
 
 def page() -> str:
-    from mainspring.cli.main import application
+    from mainspring.cli.main import build_command
 
-    root = typer.main.get_command(application)
+    root = build_command()
     commands = list(_commands(root, ()))
     shared = next(command for path, command in commands if path == ("jobs", "list"))
     parts = [_HEAD, "## Exit codes\n", "| code | means |\n|---|---|"]
