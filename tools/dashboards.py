@@ -117,7 +117,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             _panel("Shards", "mainspring_scheduler_shards", "{{instance}}"),
             _panel("Lease margin", "mainspring_scheduler_lease_margin_seconds", "{{instance}}", "s"),
             _panel("Wheel", "mainspring_scheduler_wheel_entries", "{{instance}}"),
-            _panel("Staged a second", "sum(rate(mainspring_staged_runs_total[5m]))", unit="reqps"),
+            _panel("StageResult a second", "sum(rate(mainspring_staged_runs_total[5m]))", unit="reqps"),
             _panel("Ticks fired a second", "sum(rate(mainspring_fired_ticks_total[5m]))", unit="reqps"),
             _panel(
                 "Lateness of fires, p99",

@@ -3,7 +3,7 @@
 python -m tools.metrics_reference > docs/reference/metrics.md
 """
 
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind, Metric, Whose
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Metric, MetricKind, Whose
 
 _HEAD = """# Metrics
 
@@ -55,7 +55,7 @@ def _table(metrics: list[Metric]) -> str:
 
 
 def _unit(metric: Metric) -> str:
-    return "runs" if metric.name.endswith("_runs") and metric.kind is Kind.HISTOGRAM else metric.unit
+    return "runs" if metric.name.endswith("_runs") and metric.kind is MetricKind.HISTOGRAM else metric.unit
 
 
 def _meaning(metric: Metric) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, Micros
-from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.core.ports.egress import Answer, NoAnswer, OutgoingRequest
 from mainspring.integrations.egress.guarded import MAX_BODY, GuardedEgress
 from tests.support.certificates import make_certificate
 
@@ -80,7 +80,7 @@ def make_resolver(*answers: Sequence[str]) -> tuple[Callable[[str, int], Awaitab
 
 
 async def get(egress: GuardedEgress, url: str, headers: dict[str, str] | None = None, timeout: Micros = HOUR) -> Answer:
-    return await egress.send(Outgoing(method="GET", url=url, headers=headers or {}, timeout=timeout))
+    return await egress.send(OutgoingRequest(method="GET", url=url, headers=headers or {}, timeout=timeout))
 
 
 async def never(host: str, port: int) -> Sequence[str]:

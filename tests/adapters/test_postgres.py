@@ -14,7 +14,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import Accepted, Demand, NewSession, Retention
+from mainspring.core.store import Demand, NewSession, Retention, SubmitResult
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
@@ -381,7 +381,7 @@ async def test_the_store_recovers_from_a_restart_of_the_server() -> None:
         await store.submit([a_run()])
         await asyncio.to_thread(server.restart)
 
-        async def submit() -> list[Accepted]:
+        async def submit() -> list[SubmitResult]:
             # Each connection from before the restart fails once; the store is not opened again.
             with suppress(StoreUnavailable):
                 return await store.submit([a_run()])

@@ -13,9 +13,9 @@ import pytest
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.model.runs.dead_letters import DeadRun
-from mainspring.core.ports.dispatch import Burying, Dispatch
+from mainspring.core.ports.dispatch import Broker, DeadLetterBroker
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
 from tests.contracts.test_dispatch import hints, runs, take_all
@@ -34,7 +34,7 @@ async def they(request: pytest.FixtureRequest, address_of: Callable[[str], str])
 
 
 @pytest.fixture
-async def engine(they: OnRabbit) -> Dispatch:
+async def engine(they: OnRabbit) -> Broker:
     return await they.another(MINUTE)
 
 
@@ -50,7 +50,7 @@ async def read_dead_letters(they: OnRabbit, number: int) -> list[bytes]:
     return sorted(found)
 
 
-async def take_refused(engine: Dispatch, number: int) -> None:
+async def take_refused(engine: Broker, number: int) -> None:
     """Take until the broker client has refused this many messages, and has returned none."""
 
     async def are_refused() -> bool:
@@ -62,7 +62,7 @@ async def take_refused(engine: Dispatch, number: int) -> None:
 
 async def read_refusal(address: str) -> str:
     """The error of an address that does not give access."""
-    engine = RabbitDispatch(address, SystemClock(), Sealer(b""))
+    engine = RabbitDispatch(address, SystemClock(), HintCodec(b""))
     await engine.open("nobody")
 
     async def read_error() -> str:
@@ -78,14 +78,14 @@ async def read_refusal(address: str) -> str:
         await engine.close()
 
 
-async def test_refused_messages_and_dead_runs_become_dead_letters(they: OnRabbit, engine: Dispatch) -> None:
+async def test_refused_messages_and_dead_runs_become_dead_letters(they: OnRabbit, engine: Broker) -> None:
     await they.smuggle("default", b"of somebody else")
     await take_refused(engine, 1)
-    assert isinstance(engine, Burying)
+    assert isinstance(engine, DeadLetterBroker)
     run = DeadRun(
         id=a_run().id, tenant="t", job=None, task="greet", queue="q" * 200, reason="error", error="KeyError", at="now"
     )
-    await engine.bury([run])
+    await engine.publish_dead([run])
     [foreign, dead] = await read_dead_letters(they, 2)
     assert foreign == b"of somebody else"
     assert json.loads(dead) == {
@@ -100,28 +100,28 @@ async def test_refused_messages_and_dead_runs_become_dead_letters(they: OnRabbit
     }
 
 
-async def test_a_deleted_exchange_is_declared_again(they: OnRabbit, engine: Dispatch) -> None:
-    assert isinstance(engine, Burying)
+async def test_a_deleted_exchange_is_declared_again(they: OnRabbit, engine: Broker) -> None:
+    assert isinstance(engine, DeadLetterBroker)
     name = f"mainspring.{they.namespace}.dead"
     run = DeadRun(id=a_run().id, tenant="", job=None, task="", queue="", reason="", error="", at="")
-    await engine.bury([run])
+    await engine.publish_dead([run])
     with rabbitmq.channel_of(they.address) as channel:
         channel.exchange_delete(name)
-    await engine.bury([run])
+    await engine.publish_dead([run])
     with rabbitmq.channel_of(they.address) as channel:
         channel.queue_delete(name)
-    await engine.bury([run])
+    await engine.publish_dead([run])
     assert await read_dead_letters(they, 1) == [run.message()]
     # An exchange of another type is logged, and hints are still published.
     with rabbitmq.channel_of(they.address) as channel:
         channel.exchange_delete(name)
         channel.exchange_declare(name, "topic", durable=True, auto_delete=False)
-    await engine.bury([run])
+    await engine.publish_dead([run])
     await engine.publish(hints(1))
     assert len(await take_all(engine, 1)) == 1
 
 
-async def test_a_message_that_was_rejected_ten_times_becomes_a_dead_letter(they: OnRabbit, engine: Dispatch) -> None:
+async def test_a_message_that_was_rejected_ten_times_becomes_a_dead_letter(they: OnRabbit, engine: Broker) -> None:
     if not isinstance(they, OnQuorum):
         pytest.skip("classic queues do not count")
     [hint] = hints(1)
@@ -139,7 +139,7 @@ async def test_a_message_that_was_rejected_ten_times_becomes_a_dead_letter(they:
     assert await read_dead_letters(they, 1) == [they.sealer.seal(hint)]
 
 
-async def test_a_foreign_message_of_any_size_is_refused(they: OnRabbit, engine: Dispatch) -> None:
+async def test_a_foreign_message_of_any_size_is_refused(they: OnRabbit, engine: Broker) -> None:
     await they.smuggle("default", b"x" * 65_537)
     await asyncio.to_thread(rabbitmq.publish, they.address, they.names("default")[0], b"x" * 300_000)
     [hint] = hints(1)
@@ -148,7 +148,7 @@ async def test_a_foreign_message_of_any_size_is_refused(they: OnRabbit, engine: 
     await take_refused(engine, 2)
 
 
-async def test_a_waiting_consumer_declares_a_deleted_queue_again(they: OnRabbit, engine: Dispatch) -> None:
+async def test_a_waiting_consumer_declares_a_deleted_queue_again(they: OnRabbit, engine: Broker) -> None:
     publisher = await they.another()
     await publisher.publish(hints(1))
     await engine.done(await take_all(engine, 1))
@@ -170,7 +170,7 @@ async def test_a_waiting_consumer_declares_a_deleted_queue_again(they: OnRabbit,
     assert runs(await waiting) == [hint.run]
 
 
-async def test_a_publisher_declares_a_deleted_queue_again(they: OnRabbit, engine: Dispatch) -> None:
+async def test_a_publisher_declares_a_deleted_queue_again(they: OnRabbit, engine: Broker) -> None:
     await engine.publish(hints(3))
     await asyncio.to_thread(rabbitmq.delete, they.address, *they.names("default"))
     assert await engine.depth("default") == 0
@@ -181,7 +181,7 @@ async def test_a_publisher_declares_a_deleted_queue_again(they: OnRabbit, engine
     assert await engine.take("default", 1, 0) == []
 
 
-async def test_a_queue_with_other_arguments_is_used_and_reported(they: OnRabbit, engine: Dispatch) -> None:
+async def test_a_queue_with_other_arguments_is_used_and_reported(they: OnRabbit, engine: Broker) -> None:
     with rabbitmq.channel_of(they.address) as channel:
         for name in they.names("default"):
             channel.queue_declare(name, durable=True, auto_delete=False)
@@ -198,7 +198,7 @@ async def test_a_queue_with_other_arguments_is_used_and_reported(they: OnRabbit,
     assert [first, *others] != [] == [said for said in await onlooker.warnings() if "PRECONDITION_FAILED" not in said]
 
 
-async def test_a_consumer_receives_no_more_than_its_demand(they: OnRabbit, engine: Dispatch) -> None:
+async def test_a_consumer_receives_no_more_than_its_demand(they: OnRabbit, engine: Broker) -> None:
     other = await they.another(MINUTE)
     await engine.publish(hints(10))
     held = await take_all(engine, 3)

@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, SECOND
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
@@ -144,7 +144,7 @@ async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_on
 
 
 async def test_a_server_that_evicts_keys_is_reported(address: str, outside: Client) -> None:
-    engine = RedisDispatch(address, SystemClock(), Sealer(b"key"))
+    engine = RedisDispatch(address, SystemClock(), HintCodec(b"key"))
     await engine.open("somebody")
     assert await engine.warnings() == []
     await outside.config_set("maxmemory-policy", "allkeys-lru")
@@ -159,7 +159,7 @@ async def test_a_server_that_evicts_keys_is_reported(address: str, outside: Clie
 async def test_the_broker_finds_the_new_master_after_a_failover(tmp_path: Path) -> None:
     servers = RedisSentinel(tmp_path)
     address = started(servers)
-    engine = RedisDispatch(address, SystemClock(), Sealer(b"key"))
+    engine = RedisDispatch(address, SystemClock(), HintCodec(b"key"))
     try:
         await engine.open("somebody")
         await engine.publish([Hint(a_run().id, "default", 1)])

@@ -198,8 +198,8 @@ async def test_hinted_runs_are_claimed_on_their_servers(store: ShardedStore) -> 
     tenants = [tenant_on(store, number) for number in range(3)]
     runs = [run for tenant in tenants for run in make_runs(store, tenant, 4)]
     await store.submit(runs)
-    assert {hint.run for hint in await store.hints_of([run.id for run in runs])} == {run.id for run in runs}
-    assert {hint.run for hint in await store.hints_ready([Mine.queue], 100)} == {run.id for run in runs}
+    assert {hint.run for hint in await store.find_hints([run.id for run in runs])} == {run.id for run in runs}
+    assert {hint.run for hint in await store.find_ready_hints([Mine.queue], 100)} == {run.id for run in runs}
     session = await store.open_session(a_worker())
     # Two runs of the first server, all of the second, and none of the third.
     named = tuple(run.id for run in (runs[0], runs[2], *runs[4:8]))

@@ -24,7 +24,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Accepted, Demand, NewSession
+from mainspring.core.store import Demand, NewSession, SubmitResult
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.records import list_queries
@@ -291,9 +291,9 @@ async def test_a_refused_request_does_not_affect_others_in_its_commit(store: Sql
         await asyncio.sleep(0)
         writer.resume()
         answers = await asyncio.gather(*asked, return_exceptions=True)
-    assert answers[0] == [Accepted(good.id, RunState.QUEUED, True)]
+    assert answers[0] == [SubmitResult(good.id, RunState.QUEUED, True)]
     assert isinstance(answers[1], Invalid)
-    assert answers[2] == [Accepted(better.id, RunState.QUEUED, True)]
+    assert answers[2] == [SubmitResult(better.id, RunState.QUEUED, True)]
     assert [run.id for run in await claimed] == [good.id, better.id]
     assert await store.runs([bad.id]) == [None]
 

@@ -12,7 +12,7 @@ from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.access import AuditFilter
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.features.ingest.intake import JobCreator
 from mainspring.features.ingest.service import Ingest
 from mainspring.http.schemas.jobs import JobIn
@@ -32,7 +32,7 @@ class AwayStore(MemoryStore):
     away = False
     mute = False
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         if self.away and not self.mute:
             raise StoreUnavailable("unavailable for the test")
         accepted = await super().submit(runs)

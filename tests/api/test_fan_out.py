@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.workflows.fan_out import Names, tag_of
+from mainspring.core.model.workflows.fan_out import FanOutNames, tag_of
 from mainspring.http.plans.fan_out import read_fan_out
 from tests.api.conftest import Service
 from tests.api.test_jobs import create
@@ -99,7 +99,7 @@ def test_a_fan_out_makes_its_members_from_its_items() -> None:
     )
     root = RunId("019a8c4b6f2c70008042b1c2d3e4f506")
     assert plan.items is not None
-    made = plan.members(Names(root), plan.items, 0, range(2), 4)
+    made = plan.members(FanOutNames(root), plan.items, 0, range(2), 4)
     assert [run.payload for run in made] == [b'{"n":5}', b'{"n":6}']
     assert [run.policy.limits[0].key for run in made] == ["n-5", "n-6"]
     assert {(run.tenant, run.queue, run.policy.retry.max_retries) for run in made} == {("acme", "q", 1)}

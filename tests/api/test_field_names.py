@@ -6,7 +6,7 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.core.ports.ingest import Ask
+from mainspring.core.ports.ingest import JobRequest
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.features.ingest.intake import JobCreator
 from tests.api.conftest import Service, memory_only
@@ -140,9 +140,9 @@ async def test_the_endpoint_for_a_time_takes_every_name(client: httpx2.AsyncClie
 async def test_requests_out_of_a_log_take_every_name(service: Service) -> None:
     maker = JobCreator(service.api, None)
 
-    def ask(number: int, body: object) -> Ask:
+    def ask(number: int, body: object) -> JobRequest:
         data = msgspec.json.encode(body)
-        return Ask(body=data, key=f"k{number}", tenant=None, sent_at=service.clock.now(), receipt=None)
+        return JobRequest(body=data, key=f"k{number}", tenant=None, sent_at=service.clock.now(), receipt=None)
 
     wrong = {"type": "t", "executeAt": PAST}
     answers = await maker.create([ask(number, body) for number, body in enumerate([*SAME, wrong])], {})

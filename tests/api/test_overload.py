@@ -11,7 +11,7 @@ import pytest
 from mainspring.core.model.access.access import Permission, Principal, Role, Tenant
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.runtime.cached import Remembered
+from mainspring.core.runtime.cached import Cached
 from mainspring.http.app import make_app
 from mainspring.http.auth.authenticator import LOCAL
 from mainspring.http.limits import CapacityLimit
@@ -324,7 +324,7 @@ async def test_a_failed_read_is_not_cached() -> None:
             raise StoreUnavailable("away")
         return answer
 
-    remembered = Remembered(read, clock, 2 * SECOND)
+    remembered = Cached(read, clock, 2 * SECOND)
     assert [tenant.name for tenant in await remembered.get()] == ["old"]
     assert [tenant.name for tenant in await remembered.get()] == ["old"]
     clock.advance(3 * SECOND)

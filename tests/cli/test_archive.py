@@ -12,7 +12,7 @@ from mainspring.cli.main import application
 from mainspring.core.model.base.instant import DAY, Instant, parse_instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
+from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Retention
 from mainspring.features.archive.service import Archiver
@@ -55,12 +55,12 @@ class Past:
     async def identity(self) -> str:
         return "0c"
 
-    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+    async def past_parts(self, retention: Retention) -> Sequence[ArchivePart]:
         days = (SINCE, SINCE + DAY)
-        return [Part(kept_as="succeeded", since=day, until=day + DAY) for day in days]
+        return [ArchivePart(kept_as="succeeded", since=day, until=day + DAY) for day in days]
 
     async def archived_runs(
-        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+        self, part: ArchivePart, after: ArchivedRun | None, limit: int, size: int
     ) -> Sequence[ArchivedRun]:
         runs = [one for one in self.runs if part.since <= (one.finished_at or 0) < part.until]
         return [] if after is not None else [ArchivedRun(run=one) for one in runs]

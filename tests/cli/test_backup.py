@@ -21,11 +21,11 @@ from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.plan import plan
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.upkeep.backup import FORMAT
-from mainspring.core.runtime.backup_file import MANIFEST, Reader
+from mainspring.core.runtime.backup_file import MANIFEST, BackupFileReader
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Demand, EventBatch
 from mainspring.stores import statements
@@ -280,7 +280,7 @@ async def test_dependents_of_finished_runs_continue_after_a_restore(site: Site, 
     file, finished = str(tmp_path / "a.backup"), tmp_path / "finished.jsonl"
     good, bad, printed, open_one = some_runs(4, queue="families")
     child, hopeless, reading = a_run(after=[good]), a_run(after=[bad]), a_run(after=[printed], queue="families")
-    careful = a_run(after=[bad], rule=Rule.ANY_FAILED)
+    careful = a_run(after=[bad], rule=DependencyRule.ANY_FAILED)
     async with site.open(site.source) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
         await store.submit([good, bad, printed, open_one])
@@ -359,7 +359,7 @@ async def test_backup_and_restore_refuse_wrong_files_and_stores(site: Site, tmp_
     async with site.open(site.source) as store:
         assert (await store.jobs(site.installation.jobs))[0] is not None
 
-    manifest = Reader(Path(file)).manifest
+    manifest = BackupFileReader(Path(file)).manifest
     newer = msgspec.structs.replace(manifest, migrations=(*manifest.migrations, 9_000))
     assert "schema version 9000" in await refused(
         "restore", str(alter(Path(file), tmp_path / "newer", newer)), "--store", site.target

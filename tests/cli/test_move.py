@@ -33,7 +33,7 @@ from mainspring.core.model.schedules.calendar import CalendarSpec
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.model.schedules.plan import plan
 from mainspring.core.model.schedules.slo import Slo
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Checkpoint, JobFilter, LogReport, Pause, ProgressReport, RunFilter
 from mainspring.core.ports.upkeep.transfer import KINDS, Row
@@ -156,7 +156,7 @@ class Installation:
             a_run(queue="limited", limits=(a_limit("rate", 2, HOUR),), breaker=Breaker()),
             parent,
             ended,
-            a_run(queue="family", after=[parent, ended], rule=Rule.ALL_DONE),
+            a_run(queue="family", after=[parent, ended], rule=DependencyRule.ALL_DONE),
             a_run(queue="family", unique=Unique(key="u"), delay=DAY),
         )
         await store.cancel([ended.id], ME)

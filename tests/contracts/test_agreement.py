@@ -24,7 +24,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState, NewJob, Overlap
-from mainspring.core.model.workflows.dependencies import Dependencies, Rule
+from mainspring.core.model.workflows.dependencies import Dependencies, DependencyRule
 from mainspring.core.store import Demand
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, after_each, every
 from tests.support.store_harness import Harness, MemoryHarness, ids
@@ -105,7 +105,7 @@ class Side:
                     view.target is not None,
                     view.parents,
                     view.rule,
-                    view.gate,
+                    view.limiter,
                 )
             )
         depths = [(depth.queue, depth.queued, depth.running) for depth in await store.depths()]
@@ -211,7 +211,7 @@ class Walk:
                 # Parents may be in the same batch.
                 others = [*self.runs[-20:], *(one.id for one in new)]
                 parents = dict.fromkeys(self.random.choices(others, k=self.random.randint(1, 3))) if others else ()
-                rule = self.random.choice(list(Rule))
+                rule = self.random.choice(list(DependencyRule))
                 after = Dependencies(parents=tuple(parents), rule=rule) if parents else None
                 run = msgspec.structs.replace(run, after=after)
             new.append(run)

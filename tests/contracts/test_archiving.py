@@ -16,7 +16,7 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import Blobs
-from mainspring.core.ports.upkeep.archive import ArchivedRun, Archiving
+from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchiveStore
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Retention
 from mainspring.features.archive import service as archive
@@ -35,7 +35,7 @@ KEPT = Retention(succeeded=7 * DAY, unsuccessful=7 * DAY, short=DAY, long=20 * D
 
 def make_archiver(harness: Harness, blobs: Blobs) -> Archiver:
     store = harness.store
-    if not isinstance(store, Archiving):
+    if not isinstance(store, ArchiveStore):
         pytest.skip("this store keeps nothing that could be archived")
     return Archiver(store, blobs, SystemClock(), lambda: {0}, lambda: False)
 
@@ -136,7 +136,7 @@ async def test_an_archiver_continues_where_another_one_stopped(
 async def test_only_the_owner_of_shard_0_archives_and_the_others_wait_for_it(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
     writes = make_archiver(harness, blobs)
-    assert isinstance(harness.store, Archiving)
+    assert isinstance(harness.store, ArchiveStore)
     looks = Archiver(harness.store, blobs, SystemClock(), lambda: {1, 2}, lambda: False)
     views = await end_some_runs(harness)
     await harness.advance(40 * DAY)
@@ -233,7 +233,7 @@ async def test_payload_and_result_with_line_breaks_are_archived_on_one_line(harn
 
 async def test_archived_runs_are_read_in_batches_limited_in_bytes(harness: Harness, tmp_path: Path) -> None:
     make_archiver(harness, FolderBlobs(tmp_path))
-    assert isinstance(harness.store, Archiving)
+    assert isinstance(harness.store, ArchiveStore)
     heavy = [a_run(payload=b'"%s"' % (b"x" * 100_000)) for _ in range(120)]
     await harness.succeed(*await harness.start(*heavy))
     await harness.advance(10 * DAY)
@@ -248,7 +248,7 @@ async def test_archived_runs_are_read_in_batches_limited_in_bytes(harness: Harne
 async def test_a_damaged_manifest_stops_only_its_retention_class(harness: Harness, tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
     archiver = make_archiver(harness, blobs)
-    assert isinstance(harness.store, Archiving)
+    assert isinstance(harness.store, ArchiveStore)
     good, other = a_run(), a_run(policy=a_policy(retention="short"))
     await harness.succeed(*await harness.start(good, other))
     await harness.advance(10 * DAY)

@@ -6,7 +6,7 @@ from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.store import KEYS_KEPT, PutOutcome, Retention
@@ -299,7 +299,7 @@ async def test_an_ended_run_is_kept_as_its_policy_or_its_tenant_says(harness: Ha
         await harness.move_clock(MINUTE)
         assert await harness.store.expire(10) == len(runs)
     elif end == "finish":
-        await harness.store.finish([KnownEnd(run=run.id) for run in runs], ADA)
+        await harness.store.finish([KnownOutcome(run=run.id) for run in runs], ADA)
     else:
         await harness.store.cancel(ids(runs))
     views = [await harness.view(run.id) for run in runs]

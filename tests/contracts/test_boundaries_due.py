@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Limit
 from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import Job, JobState
@@ -169,7 +169,7 @@ async def test_a_fixed_delay_counts_from_the_end_of_the_run(harness: Harness, en
     elif end == "cancel":
         await harness.store.cancel([tick.run_id])
     elif end == "finish":
-        await harness.store.finish([KnownEnd(run=tick.run_id)], ADA)
+        await harness.store.finish([KnownOutcome(run=tick.run_id)], ADA)
     else:
         assert await harness.store.expire(10) == 1
     await harness.move_clock(MINUTE + offset)

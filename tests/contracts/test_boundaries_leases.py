@@ -111,7 +111,7 @@ async def test_a_worker_is_listed_until_its_lease_ends(harness: Harness, offset:
     worker = await harness.store.open_session(new)
     await harness.move_clock(LEASE + offset)
     assert [view.id for view in await harness.store.sessions("worker")] == ([worker] if offset < 0 else [])
-    [place] = await harness.store.places()
+    [place] = await harness.store.datacenters()
     assert place.workers == (1 if offset < 0 else 0)
 
 
@@ -127,7 +127,7 @@ async def test_a_draining_worker_is_counted_until_its_lease_ends(harness: Harnes
     worker = await harness.store.open_session(msgspec.structs.replace(a_worker(ttl=LEASE), datacenter="eu"))
     assert await harness.store.drain(worker, ADA)
     await harness.move_clock(LEASE + offset)
-    [place] = await harness.store.places()
+    [place] = await harness.store.datacenters()
     assert (place.workers, place.draining) == (0, 1 if offset < 0 else 0)
 
 

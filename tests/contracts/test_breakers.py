@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.limits.limits import Breaker, gates_of
+from mainspring.core.model.limits.limits import Breaker, build_limiters
 from mainspring.core.model.runs.completion import complete_cancel, complete_loss, complete_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
@@ -54,8 +54,8 @@ async def test_a_breaker_opens_after_its_number_of_failures_and_blocks_new_runs(
     waiting = a_call()
     [accepted] = await harness.submit(waiting)
     assert accepted.state is BLOCKED
-    [gate] = gates_of("default", "call", (), BREAKER)
-    assert (await harness.view(waiting.id)).gate == gate.number
+    [gate] = build_limiters("default", "call", (), BREAKER)
+    assert (await harness.view(waiting.id)).limiter == gate.number
 
 
 async def test_a_breaker_counts_failures_and_timeouts_only(harness: Harness) -> None:

@@ -9,11 +9,11 @@ from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.calendar import CalendarSpec, Covers, Freeze, Holiday, WhenClosed
-from mainspring.core.model.schedules.closed_periods import Closed, Closings, closings_of
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, CompiledCalendar, select_closed_periods
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob, Overlap
 from mainspring.core.model.schedules.plan import plan_job
 from mainspring.core.ports.storage.access import AuditFilter, Author
-from mainspring.core.store import Fired
+from mainspring.core.store import FireResult
 from tests.support.builders import a_fire, a_job, a_spec, a_tick, every
 from tests.support.store_harness import Harness
 
@@ -33,19 +33,19 @@ async def close_office(harness: Harness, start: Instant, end: Instant) -> None:
     await harness.store.put_calendar("default", "office", CalendarSpec(freezes=(span,)), ADA)
 
 
-async def fire_by_calendars(harness: Harness) -> list[Fired]:
+async def fire_by_calendars(harness: Harness) -> list[FireResult]:
     """Fire every due tick with its calendars, as the scheduler does."""
     jobs = await harness.store.due_jobs(harness.all_shards, await harness.now(), 1_000)
     fires = [plan_job(job, await harness.now(), await load_closed_periods(harness, job)) for job in jobs]
     return await harness.store.fire(await harness.owner(), fires)
 
 
-async def load_closed_periods(harness: Harness, job: Job) -> Closings | None:
-    [almanac] = await harness.store.almanacs([job.tenant])
+async def load_closed_periods(harness: Harness, job: Job) -> ClosedPeriods | None:
+    [almanac] = await harness.store.tenant_calendars([job.tenant])
     assert almanac.rev >= job.calendar_rev
     spec = job.spec
-    closed = [Closed(calendar) for calendar in almanac.calendars]
-    return closings_of(closed, spec.calendars, spec.tags, spec.queue, spec.when_closed)
+    closed = [CompiledCalendar(calendar) for calendar in almanac.calendars]
+    return select_closed_periods(closed, spec.calendars, spec.tags, spec.queue, spec.when_closed)
 
 
 async def test_every_change_of_a_calendar_is_a_version_with_author_and_reason(harness: Harness) -> None:
@@ -72,7 +72,7 @@ async def test_calendars_belong_to_their_tenant(harness: Harness) -> None:
     seen = store.seen_by("default")
     assert await seen.calendars(None) == [mine]
     assert await seen.calendars("other") == await seen.calendar_versions("other", "office") == []
-    assert {almanac.tenant: almanac.rev for almanac in await store.almanacs(["default", "other", "none"])} == {
+    assert {almanac.tenant: almanac.rev for almanac in await store.tenant_calendars(["default", "other", "none"])} == {
         "default": 1,
         "other": 1,
     }
@@ -136,7 +136,7 @@ async def test_a_calendar_change_invalidates_planned_fires(harness: Harness) -> 
     await store.put_calendar("default", "freeze", everything, ADA)
     await harness.advance(job.next_fire - await harness.now() + SECOND)
     stale = a_fire(job, a_tick(job, job.next_fire), next_fire=job.next_fire + HOUR)
-    assert await store.fire(await harness.owner(), [stale]) == [Fired(applied=False)]
+    assert await store.fire(await harness.owner(), [stale]) == [FireResult(applied=False)]
     changed = await harness.job(job.id)
     assert (changed.rev, changed.calendar_rev, changed.next_fire) == (job.rev + 1, 2, job.next_fire)
 
@@ -169,14 +169,14 @@ async def test_a_tick_moved_before_a_closed_period_fires_early_and_once(harness:
     # The job is due at once, so that a scheduler computes when to fire it.
     assert job.next_fire is not None
     assert job.next_fire <= await harness.now()
-    assert await fire_by_calendars(harness) == [Fired(applied=True)]
+    assert await fire_by_calendars(harness) == [FireResult(applied=True)]
     job = await harness.job(job.id)
     last = first - 5 * MINUTE - SECOND
     assert (job.next_tick, job.next_fire) == (first, last)
     early = a_tick(job, first, due=last)
     assert await harness.ticks(job.id) == []
     soon = a_fire(job, msgspec.structs.replace(early, early=last), next_fire=first + 2 * HOUR)
-    assert await harness.store.fire(await harness.owner(), [soon]) == [Fired(applied=False)]
+    assert await harness.store.fire(await harness.owner(), [soon]) == [FireResult(applied=False)]
     await harness.advance(last - await harness.now() + SECOND // 2)
     assert [fired.runs for fired in await fire_by_calendars(harness)] == [2]
     ticks = await harness.ticks(job.id)
@@ -227,7 +227,7 @@ async def test_a_tick_that_is_not_moved_is_never_recorded_early(harness: Harness
     job = await harness.put(a_job(a_spec(schedule=every(HOUR))))
     assert job.next_fire is not None
     fire = a_fire(job, a_tick(job, job.next_fire), next_fire=job.next_fire + HOUR)
-    assert await harness.store.fire(await harness.owner(), [fire]) == [Fired(applied=False)]
+    assert await harness.store.fire(await harness.owner(), [fire]) == [FireResult(applied=False)]
 
 
 async def test_changing_whether_a_job_moves_ticks_ahead_recomputes_its_next_fire(harness: Harness) -> None:

@@ -15,7 +15,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Page, RunFilter, Standings
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -416,11 +416,11 @@ async def test_depths_can_be_limited_to_one_tenant(harness: Harness) -> None:
     await harness.submit(old, mine, a_run(queue="other"))
     await harness.claim(await harness.worker(), queue="other")
     assert await harness.store.depths("acme") == [
-        Depth(queue="default", queued=1, running=0, oldest_due=old.at, oldest_ready=old.at)
+        QueueBacklog(queue="default", queued=1, running=0, oldest_due=old.at, oldest_ready=old.at)
     ]
     assert await harness.store.depths("default") == [
-        Depth(queue="default", queued=1, running=0, oldest_due=mine.at, oldest_ready=mine.at),
-        Depth(queue="other", queued=0, running=1, oldest_due=None),
+        QueueBacklog(queue="default", queued=1, running=0, oldest_due=mine.at, oldest_ready=mine.at),
+        QueueBacklog(queue="other", queued=0, running=1, oldest_due=None),
     ]
     assert await harness.store.depths("beta") == []
     assert [depth.queued for depth in await harness.store.depths()] == [2, 0]

@@ -237,5 +237,5 @@ async def test_concurrent_claims_and_submits_lose_no_run(harness: Harness) -> No
 
 async def test_lets_go_is_set_for_a_run_with_an_ordering_key(harness: Harness) -> None:
     plain, keyed = await harness.start(a_run(), a_run(key="video-1"))
-    assert not plain.lets_go
-    assert keyed.lets_go
+    assert not plain.unblocks_others
+    assert keyed.unblocks_others

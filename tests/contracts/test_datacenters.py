@@ -195,10 +195,10 @@ async def test_data_centers_are_listed_with_their_sessions(harness: Harness) -> 
     leaving = await a_worker_in(harness, other)
     await store.drain(leaving, Author("anne"))
     scheduler = await store.join("scheduler", 365 * DAY)
-    await store.say_where(scheduler, other, "1.2.3")
+    await store.set_datacenter(scheduler, other, "1.2.3")
     before = await harness.now()
     await harness.advance(MINUTE)
-    places = {place.name: place for place in await store.places()}
+    places = {place.name: place for place in await store.datacenters()}
     assert (places[name].workers, places[name].draining, places[name].schedulers) == (0, 0, 0)
     assert (places[other].workers, places[other].draining, places[other].schedulers) == (0, 1, 1)
     [view] = [view for view in await store.sessions("scheduler") if view.id == scheduler]
@@ -295,7 +295,7 @@ async def test_loads_are_counted_per_data_center(harness: Harness) -> None:
     await harness.submit(a_run(requires=(an_order(here, there),)))
     await store.serve_orders()
     await harness.claim(worker, 1)
-    loads = {load.name: load for load in await store.place_loads()}
+    loads = {load.name: load for load in await store.datacenter_loads()}
     assert (loads[here].queued, loads[here].running) == (3, 1)
     assert (loads[there].queued, loads[there].running) == (1, 0)
     assert loads[there].oldest_due is not None

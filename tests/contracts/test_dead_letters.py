@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.runs.completion import complete_loss
@@ -41,9 +41,9 @@ async def test_a_failed_run_is_a_dead_letter_with_a_fingerprint(harness: Harness
     await harness.succeed(three)
     assert await list_dead(harness) == [failed.id]
     view = await harness.view(failed.id)
-    assert view.fingerprint == fingerprint_of("error", "ValueError: no 17")
-    assert await list_dead(harness, fingerprint=fingerprint_of("error", "ValueError: no 4")) == [failed.id]
-    assert await list_dead(harness, fingerprint=fingerprint_of("timeout", "ValueError: no 17")) == []
+    assert view.fingerprint == compute_fingerprint("error", "ValueError: no 17")
+    assert await list_dead(harness, fingerprint=compute_fingerprint("error", "ValueError: no 4")) == [failed.id]
+    assert await list_dead(harness, fingerprint=compute_fingerprint("timeout", "ValueError: no 17")) == []
     assert [(await harness.view(run.id)).fingerprint for run in (retried, succeeded)] == ["", ""]
 
 
@@ -56,7 +56,7 @@ async def test_only_the_last_failure_of_a_run_is_a_dead_letter(harness: Harness)
     [again] = await harness.claim(await harness.worker())
     await harness.fail(again, error="ValueError: no 17")
     assert await list_dead(harness) == [held.id]
-    assert (await harness.view(held.id)).fingerprint == fingerprint_of("error", "ValueError: no 17")
+    assert (await harness.view(held.id)).fingerprint == compute_fingerprint("error", "ValueError: no 17")
 
 
 async def test_every_kind_of_failure_has_a_fingerprint(harness: Harness) -> None:
@@ -66,8 +66,8 @@ async def test_every_kind_of_failure_has_a_fingerprint(harness: Harness) -> None
     await harness.submit(missed)
     await harness.advance(HOUR)
     await harness.store.expire(10)
-    assert (await harness.view(missed.id)).fingerprint == fingerprint_of("deadline", "")
-    assert (await harness.view(lost.id)).fingerprint == fingerprint_of(
+    assert (await harness.view(missed.id)).fingerprint == compute_fingerprint("deadline", "")
+    assert (await harness.view(lost.id)).fingerprint == compute_fingerprint(
         "lost", "its worker died; at-most-once is never repeated"
     )
     assert sorted(await list_dead(harness)) == sorted([missed.id, lost.id])
@@ -166,7 +166,7 @@ async def test_dead_letters_are_grouped_by_fingerprint_largest_group_first(harne
     assert first.finished_at is not None
     assert last.finished_at is not None
     assert groups[0] == DeadGroup(
-        fingerprint=fingerprint_of("error", "ValueError: no 1"),
+        fingerprint=compute_fingerprint("error", "ValueError: no 1"),
         task="greet",
         reason="error",
         count=3,

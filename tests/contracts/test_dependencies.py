@@ -13,7 +13,7 @@ from mainspring.core.model.runs.completion import complete_cancel
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
-from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
+from mainspring.core.model.workflows.dependencies import DependencyRule, EndedParent, decide
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Retention
 from tests.support.builders import a_limit, a_policy, a_run, an_id, some_runs
@@ -54,11 +54,11 @@ async def test_a_child_waits_for_its_parents(harness: Harness) -> None:
     await harness.succeed(held[1])
     assert await harness.state(child.id) is QUEUED, "the completion has resolved the child"
     view = await harness.view(child.id)
-    assert (view.parents, view.rule, view.gate) == (2, Rule.ALL_SUCCEEDED, None)
+    assert (view.parents, view.rule, view.limiter) == (2, DependencyRule.ALL_SUCCEEDED, None)
 
 
-@pytest.mark.parametrize("rule", list(Rule))
-async def test_every_rule_decides_by_the_states_of_the_parents(harness: Harness, rule: Rule) -> None:
+@pytest.mark.parametrize("rule", list(DependencyRule))
+async def test_every_rule_decides_by_the_states_of_the_parents(harness: Harness, rule: DependencyRule) -> None:
     """Try all pairs of outcomes: both parents end after the submission of the child, one, or none."""
     for ends in product([SUCCEEDED, FAILED, CANCELLED], repeat=2):
         held = await start_for(harness, ends)
@@ -73,9 +73,9 @@ async def test_every_rule_decides_by_the_states_of_the_parents(harness: Harness,
         await harness.store.cancel(ids([child, late]))
 
 
-def _expected(rule: Rule, ends: Sequence[RunState], parents: int) -> RunState:
+def _expected(rule: DependencyRule, ends: Sequence[RunState], parents: int) -> RunState:
     succeeded = sum(end is SUCCEEDED for end in ends)
-    ended = Ended(
+    ended = EndedParent(
         parents=parents,
         succeeded=succeeded,
         otherwise=len(ends) - succeeded,
@@ -87,7 +87,7 @@ def _expected(rule: Rule, ends: Sequence[RunState], parents: int) -> RunState:
 async def test_the_reason_of_a_skip_names_the_parent(harness: Harness) -> None:
     [held] = await start_for(harness, [FAILED])
     child = a_run(after=[held])
-    clean_up = a_run(after=[a_run(id=held.id)], rule=Rule.ANY_FAILED)
+    clean_up = a_run(after=[a_run(id=held.id)], rule=DependencyRule.ANY_FAILED)
     await harness.submit(child, clean_up)
     await harness.fail(held)
     await harness.resolve()
@@ -96,7 +96,7 @@ async def test_the_reason_of_a_skip_names_the_parent(harness: Harness) -> None:
     assert view.finished_at is not None
     assert await harness.state(clean_up.id) is QUEUED
     [good] = await harness.start(a_run(queue="other"))
-    clean_up = a_run(after=[good], rule=Rule.ANY_FAILED)
+    clean_up = a_run(after=[good], rule=DependencyRule.ANY_FAILED)
     await harness.submit(clean_up)
     await harness.succeed(good)
     await harness.resolve()
@@ -108,7 +108,7 @@ async def test_a_skip_propagates_through_generations_of_children(harness: Harnes
     generations = [a_run(after=[held])]
     for _ in range(30):
         generations.append(a_run(after=[generations[-1]]))
-    last = a_run(after=[generations[-1]], rule=Rule.ALL_DONE)
+    last = a_run(after=[generations[-1]], rule=DependencyRule.ALL_DONE)
     await harness.submit(*reversed(generations), last)
     await harness.fail(held)
     await harness.resolve()
@@ -219,7 +219,7 @@ async def test_a_child_takes_its_ordering_key_and_limits_after_its_parents(harne
     await harness.succeed(held)
     await harness.resolve()
     assert await harness.states([keyed, limited]) == [BLOCKED, BLOCKED]
-    assert (await harness.view(limited.id)).gate is not None
+    assert (await harness.view(limited.id)).limiter is not None
     await harness.succeed(*await harness.claim(await harness.worker()))
     assert await harness.states([keyed, limited]) == [QUEUED, QUEUED]
 
@@ -241,7 +241,7 @@ async def test_every_way_to_end_a_parent_resolves_its_children(harness: Harness,
             worker = await harness.worker()
             parent = a_run(target=worker)
     await harness.submit(parent)
-    child, done = a_run(after=[parent]), a_run(after=[parent], rule=Rule.ALL_DONE)
+    child, done = a_run(after=[parent]), a_run(after=[parent], rule=DependencyRule.ALL_DONE)
     await harness.submit(child, done)
     match way:
         case "cancelled while queued" | "cancelled while it waits":
@@ -262,7 +262,7 @@ async def test_every_way_to_end_a_parent_resolves_its_children(harness: Harness,
 async def test_an_unreadable_parent_resolves_its_children(harness: Harness) -> None:
     parent = a_run()
     await harness.submit(parent)
-    child = a_run(after=[parent], rule=Rule.ANY_FAILED)
+    child = a_run(after=[parent], rule=DependencyRule.ANY_FAILED)
     await harness.submit(child)
     await harness.spoil_policy(parent.id)
     worker = await harness.worker()
@@ -323,7 +323,7 @@ async def test_lets_go_is_set_for_a_run_with_children(harness: Harness) -> None:
     parent = a_run()
     await harness.submit(parent, a_run(after=[parent]))
     [held] = await harness.claim(await harness.worker())
-    assert held.lets_go
+    assert held.unblocks_others
 
 
 async def test_resolved_and_skipped_children_emit_events(harness: Harness) -> None:
@@ -380,7 +380,7 @@ async def test_pruned_parents_are_missing_in_the_list(harness: Harness) -> None:
 
 async def test_a_parent_purged_before_the_resolution_counts_as_ended(harness: Harness) -> None:
     parent = a_run()
-    child = a_run(after=[parent], rule=Rule.ALL_DONE)
+    child = a_run(after=[parent], rule=DependencyRule.ALL_DONE)
     await harness.submit(parent, child)
     await harness.store.cancel([parent.id])
     await harness.store.purge([parent.id], Author("ada"))

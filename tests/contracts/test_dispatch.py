@@ -11,9 +11,9 @@ import pytest
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, SECOND, Micros
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.model.runs.rank import rank_of
-from mainspring.core.ports.dispatch import Delivery, Dispatch, Pooling
+from mainspring.core.ports.dispatch import Broker, HintDelivery, PriorityBroker
 from tests.support.builders import a_run
 from tests.support.dispatch_harness import (
     DispatchHarness,
@@ -60,7 +60,7 @@ async def they(
 
 
 @pytest.fixture
-async def broker(they: DispatchHarness) -> Dispatch:
+async def broker(they: DispatchHarness) -> Broker:
     return await they.another(LONG)
 
 
@@ -68,41 +68,41 @@ def hints(number: int, queue: str = "default") -> list[Hint]:
     return [Hint(a_run().id, queue, NOW + place) for place in range(number)]
 
 
-def runs(deliveries: Sequence[Delivery]) -> list[str]:
+def runs(deliveries: Sequence[HintDelivery]) -> list[str]:
     return [delivery.hint.run for delivery in deliveries]
 
 
-async def take_all(broker: Dispatch, number: int, queue: str = "default") -> list[Delivery]:
+async def take_all(broker: Broker, number: int, queue: str = "default") -> list[HintDelivery]:
     """Take this many hints, in any number of batches."""
-    found: list[Delivery] = []
+    found: list[HintDelivery] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         while len(found) < number:
             found += await broker.take(queue, number - len(found), SECOND)
     return found
 
 
-async def wait_for_depth(broker: Dispatch, number: int) -> None:
+async def wait_for_depth(broker: Broker, number: int) -> None:
     async def has_depth() -> bool:
         return await broker.depth("default") == number
 
     await eventually(has_depth)
 
 
-async def let_idle(*brokers: Dispatch) -> None:
+async def let_idle(*brokers: Broker) -> None:
     """Give takers that were just started several round trips of time to begin to wait."""
     for broker in brokers:
         for _ in range(5):
             await broker.depth("default")
 
 
-async def test_a_published_hint_is_taken_with_all_its_fields(broker: Dispatch) -> None:
+async def test_a_published_hint_is_taken_with_all_its_fields(broker: Broker) -> None:
     [hint] = hints(1)
     await broker.publish([hint])
     [delivery] = await take_all(broker, 1)
     assert (delivery.hint.run, delivery.hint.queue, delivery.hint.rank) == (hint.run, "default", hint.rank)
 
 
-async def test_hints_are_taken_in_the_order_of_rank(they: DispatchHarness, broker: Dispatch) -> None:
+async def test_hints_are_taken_in_the_order_of_rank(they: DispatchHarness, broker: Broker) -> None:
     made = hints(100)
     await broker.publish(made[::-1])
     taken = runs(await take_all(broker, 30)) + runs(await take_all(broker, 70))
@@ -111,7 +111,7 @@ async def test_hints_are_taken_in_the_order_of_rank(they: DispatchHarness, broke
         assert taken == [hint.run for hint in made]
 
 
-async def test_urgent_hints_are_taken_first(they: DispatchHarness, broker: Dispatch) -> None:
+async def test_urgent_hints_are_taken_first(they: DispatchHarness, broker: Broker) -> None:
     if not they.prioritised:
         pytest.skip("it has no priorities")
     made = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (9, 5, 1)]
@@ -120,42 +120,42 @@ async def test_urgent_hints_are_taken_first(they: DispatchHarness, broker: Dispa
     assert taken == [[hint.run] for hint in made[::-1]]
 
 
-async def test_a_taker_of_one_priority_gets_hints_of_this_one_alone(they: DispatchHarness, broker: Dispatch) -> None:
-    if not isinstance(broker, Pooling) or not broker.by_priority:
+async def test_a_taker_of_one_priority_gets_hints_of_this_one_alone(they: DispatchHarness, broker: Broker) -> None:
+    if not isinstance(broker, PriorityBroker) or not broker.by_priority:
         pytest.skip("it does not keep priorities apart")
     made = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (1, 3, 3, 10)]
     await broker.publish(made)
-    assert await broker.take_of("default", 2, 10, 0) == []
-    found: list[Delivery] = []
+    assert await broker.take_priority("default", 2, 10, 0) == []
+    found: list[HintDelivery] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         while len(found) < 2:
-            found += await broker.take_of("default", 3, 10, SECOND)
+            found += await broker.take_priority("default", 3, 10, SECOND)
     assert sorted(runs(found)) == sorted(hint.run for hint in made[1:3])
     await broker.done(found)
     # A full pool takes nothing, and its hints hold up no other priority.
     late = [Hint(a_run().id, "default", rank_of(NOW, 3), 3), Hint(a_run().id, "default", rank_of(NOW, 1), 1)]
     await broker.publish(late)
-    urgent: list[Delivery] = []
+    urgent: list[HintDelivery] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         while len(urgent) < 2:
-            urgent += await broker.take_of("default", 1, 10, SECOND)
+            urgent += await broker.take_priority("default", 1, 10, SECOND)
     assert sorted(runs(urgent)) == sorted([made[0].run, late[1].run])
     assert await broker.depth("default") == 2
 
 
-async def test_an_idle_taker_of_one_priority_is_woken_by_a_publish(they: DispatchHarness, broker: Dispatch) -> None:
-    if not isinstance(broker, Pooling) or not broker.by_priority:
+async def test_an_idle_taker_of_one_priority_is_woken_by_a_publish(they: DispatchHarness, broker: Broker) -> None:
+    if not isinstance(broker, PriorityBroker) or not broker.by_priority:
         pytest.skip("it does not keep priorities apart")
     publisher = await they.another()
     hints_of_both = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (1, 3)]
-    taking = [asyncio.create_task(broker.take_of("default", priority, 10, LONG)) for priority in (1, 3)]
+    taking = [asyncio.create_task(broker.take_priority("default", priority, 10, LONG)) for priority in (1, 3)]
     await let_idle(publisher)
     async with asyncio.timeout(DEADLINE_SECONDS):
         await publisher.publish(hints_of_both)
         assert [runs(await one) for one in taking] == [[hint.run] for hint in hints_of_both]
 
 
-async def test_ranks_that_differ_by_a_microsecond_keep_their_order(they: DispatchHarness, broker: Dispatch) -> None:
+async def test_ranks_that_differ_by_a_microsecond_keep_their_order(they: DispatchHarness, broker: Broker) -> None:
     if not they.ordered:
         pytest.skip("it has no order by rank")
     far = 2**52
@@ -164,7 +164,7 @@ async def test_ranks_that_differ_by_a_microsecond_keep_their_order(they: Dispatc
     assert [delivery.hint.rank for delivery in await take_all(broker, 3)] == [far, far + 1, far + 2]
 
 
-async def test_an_empty_batch_does_nothing(broker: Dispatch) -> None:
+async def test_an_empty_batch_does_nothing(broker: Broker) -> None:
     await broker.publish([])
     await broker.done([])
     assert await broker.take("default", 0, 0) == []
@@ -185,7 +185,7 @@ async def test_concurrent_takers_never_get_the_same_hint(they: DispatchHarness) 
     made = hints(400)
     found: list[str] = []
 
-    async def work(taker: Dispatch) -> None:
+    async def work(taker: Broker) -> None:
         while len(found) < len(made):
             deliveries = await taker.take("default", 7, SECOND // 10)
             found.extend(runs(deliveries))
@@ -196,11 +196,11 @@ async def test_concurrent_takers_never_get_the_same_hint(they: DispatchHarness) 
     assert sorted(found) == sorted(hint.run for hint in made)
 
 
-async def test_a_hint_is_taken_at_most_as_often_as_it_was_published(broker: Dispatch) -> None:
+async def test_a_hint_is_taken_at_most_as_often_as_it_was_published(broker: Broker) -> None:
     [hint] = hints(1)
     for _ in range(3):
         await broker.publish([hint, hint])
-    taken: list[Delivery] = []
+    taken: list[HintDelivery] = []
 
     async def is_empty() -> bool:
         more = await broker.take("default", 10, 0)
@@ -242,7 +242,7 @@ async def test_a_hint_held_past_its_lease_comes_to_another_taker(they: DispatchH
         assert await broker.take("default", 1, 0) == []
 
 
-async def test_a_done_hint_does_not_come_back(broker: Dispatch) -> None:
+async def test_a_done_hint_does_not_come_back(broker: Broker) -> None:
     await broker.publish(hints(3))
     taken = await take_all(broker, 3)
     await broker.done(taken)
@@ -253,7 +253,7 @@ async def test_a_done_hint_does_not_come_back(broker: Dispatch) -> None:
     assert await broker.take("default", 10, 0) == []
 
 
-async def test_done_does_not_remove_the_same_hint_published_since(broker: Dispatch) -> None:
+async def test_done_does_not_remove_the_same_hint_published_since(broker: Broker) -> None:
     """A run that was given back stands there under the same rank."""
     [hint] = hints(1)
     await broker.publish([hint])
@@ -263,7 +263,7 @@ async def test_done_does_not_remove_the_same_hint_published_since(broker: Dispat
     assert runs(await take_all(broker, 1)) == [hint.run]
 
 
-async def test_an_idle_taker_is_woken_by_a_publish(they: DispatchHarness, broker: Dispatch) -> None:
+async def test_an_idle_taker_is_woken_by_a_publish(they: DispatchHarness, broker: Broker) -> None:
     publisher = await they.another()
     await publisher.publish(hints(1))
     await broker.done(await take_all(broker, 1))
@@ -276,7 +276,7 @@ async def test_an_idle_taker_is_woken_by_a_publish(they: DispatchHarness, broker
         await broker.done(taking.result())
 
 
-async def test_every_idle_taker_is_woken_by_a_large_enough_publish(they: DispatchHarness, broker: Dispatch) -> None:
+async def test_every_idle_taker_is_woken_by_a_large_enough_publish(they: DispatchHarness, broker: Broker) -> None:
     if not they.shared:
         pytest.skip("a hint is in a partition, and a partition has one reader")
     takers = [await they.another(LONG) for _ in range(3)]
@@ -289,12 +289,12 @@ async def test_every_idle_taker_is_woken_by_a_large_enough_publish(they: Dispatc
     assert sorted(found) == sorted(hint.run for hint in made)
 
 
-async def test_a_take_without_hints_returns_after_its_wait(broker: Dispatch) -> None:
+async def test_a_take_without_hints_returns_after_its_wait(broker: Broker) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         assert await broker.take("nothing", 1, SECOND // 5) == []
 
 
-async def test_depth_counts_the_hints_that_can_be_taken(broker: Dispatch) -> None:
+async def test_depth_counts_the_hints_that_can_be_taken(broker: Broker) -> None:
     assert await broker.depth("default") == 0
     await broker.publish(hints(5))
     await wait_for_depth(broker, 5)
@@ -303,13 +303,13 @@ async def test_depth_counts_the_hints_that_can_be_taken(broker: Dispatch) -> Non
 
 
 @pytest.mark.parametrize("what", ["garbage", "empty", "forged", "of another queue", "cut off", "with another rank"])
-async def test_a_foreign_message_is_dropped_and_counted(they: DispatchHarness, broker: Dispatch, what: str) -> None:
+async def test_a_foreign_message_is_dropped_and_counted(they: DispatchHarness, broker: Broker, what: str) -> None:
     [hint] = hints(1)
     sealed = they.sealer.seal(hint)
     strange = {
         "garbage": b"\x00\xff" * 20,
         "empty": b"",
-        "forged": Sealer(b"another key").seal(hint),
+        "forged": HintCodec(b"another key").seal(hint),
         "of another queue": they.sealer.seal(Hint(hint.run, "mail", hint.rank)),
         "cut off": sealed[:-1],
         "with another rank": sealed[:16] + bytes(8) + sealed[24:],
@@ -320,7 +320,7 @@ async def test_a_foreign_message_is_dropped_and_counted(they: DispatchHarness, b
     [delivery] = await take_all(broker, 1)
     await broker.done([delivery])
     assert delivery.hint.run == good[0].run
-    more: list[Delivery] = []
+    more: list[HintDelivery] = []
 
     async def has_refused() -> bool:
         more.extend(await broker.take("default", 10, 0))
@@ -330,7 +330,7 @@ async def test_a_foreign_message_is_dropped_and_counted(they: DispatchHarness, b
     assert (more, broker.refused) == ([], 1)
 
 
-async def test_hints_of_another_store_are_not_taken(they: DispatchHarness, broker: Dispatch) -> None:
+async def test_hints_of_another_store_are_not_taken(they: DispatchHarness, broker: Broker) -> None:
     if isinstance(they, OnMemory):
         pytest.skip("it is not shared")
     other = await they.another(LONG, namespace="another")
@@ -342,11 +342,11 @@ async def test_hints_of_another_store_are_not_taken(they: DispatchHarness, broke
         assert await taker.take("default", 10, 0) == []
 
 
-async def test_a_well_configured_server_has_no_warnings(broker: Dispatch) -> None:
+async def test_a_well_configured_server_has_no_warnings(broker: Broker) -> None:
     assert await broker.warnings() == []
 
 
-async def round_trip(publisher: Dispatch, *others: Dispatch) -> bool:
+async def round_trip(publisher: Broker, *others: Broker) -> bool:
     """Publish a hint and try to take it. Older hints may come first, and on Kafka any taker may have the partition."""
     made = hints(1)
     with suppress(BrokerUnavailable):

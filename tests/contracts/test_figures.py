@@ -9,7 +9,7 @@ from mainspring.core.model.runs.completion import complete_cancel, complete_loss
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Minute
-from mainspring.core.store import Retention, Unattempted
+from mainspring.core.store import Retention, UnattemptedRuns
 from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import Harness
@@ -100,7 +100,7 @@ async def test_runs_ended_without_an_attempt_are_reported_after_a_prune(harness:
         await harness.move_clock(SECOND)
         await harness.store.prune(Retention(), 10)
     await harness.move_clock(MINUTE)
-    assert await harness.store.tidy() == [Unattempted(task="mail", state=RunState.CANCELLED, runs=2)]
+    assert await harness.store.tidy() == [UnattemptedRuns(task="mail", state=RunState.CANCELLED, runs=2)]
 
 
 async def test_failed_attempts_are_counted_also_if_they_are_retried(harness: Harness) -> None:

@@ -9,9 +9,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.builders import a_job, a_limit, a_run, a_spec, after_each, an_id, some_runs
@@ -24,8 +24,8 @@ READER = "sink"
 QUEUED, BLOCKED, SUCCEEDED, FAILED = RunState.QUEUED, RunState.BLOCKED, RunState.SUCCEEDED, RunState.FAILED
 
 
-def done(run: NewRun | HeldRun, **fields: Any) -> KnownEnd:
-    return KnownEnd(run=run.id, **fields)
+def done(run: NewRun | HeldRun, **fields: Any) -> KnownOutcome:
+    return KnownOutcome(run=run.id, **fields)
 
 
 async def test_finish_ends_a_run_in_any_state(harness: Harness) -> None:
@@ -61,7 +61,11 @@ async def test_finish_ends_a_run_in_any_state(harness: Harness) -> None:
 async def test_finish_resolves_the_children(harness: Harness) -> None:
     good, bad = some_runs(2)
     await harness.submit(good, bad)
-    first, second, third = a_run(after=[good]), a_run(after=[bad]), a_run(after=[good, bad], rule=Rule.ANY_FAILED)
+    first, second, third = (
+        a_run(after=[good]),
+        a_run(after=[bad]),
+        a_run(after=[good, bad], rule=DependencyRule.ANY_FAILED),
+    )
     await harness.submit(first, second, third)
     await harness.store.finish([done(good), done(bad, state=FAILED, reason="error", error="boom")], ADA)
     await harness.resolve()
@@ -134,7 +138,7 @@ async def test_finish_sets_the_next_tick_of_a_fixed_delay(harness: Harness) -> N
     [tick] = await harness.ticks(job.id)
     assert tick.run_id is not None
     assert (await harness.job(job.id)).next_fire is None
-    await harness.store.finish([KnownEnd(run=tick.run_id)], ADA)
+    await harness.store.finish([KnownOutcome(run=tick.run_id)], ADA)
     assert (await harness.job(job.id)).next_fire is not None
 
 
@@ -152,7 +156,7 @@ async def test_finish_leaves_ended_runs_and_omits_unknown_ones(harness: Harness)
     await harness.fail(held)
     await harness.store.cancel([held.id])
     before = await harness.view(held.id)
-    assert await harness.store.finish([done(held), KnownEnd(run=an_id())], ADA) == {held.id: RunState.CANCELLED}
+    assert await harness.store.finish([done(held), KnownOutcome(run=an_id())], ADA) == {held.id: RunState.CANCELLED}
     assert await harness.view(held.id) == before
     assert await harness.store.finish([], ADA) == {}
     with pytest.raises(Invalid, match="no end"):

@@ -92,8 +92,8 @@ async def test_runs_in_pools_have_hints(harness: Harness) -> None:
     runs = [a_run(priority=priority) for priority in (1, 3, 10)]
     await harness.submit(*runs)
     expected = {(run.id, run.priority) for run in runs}
-    assert {(hint.run, hint.priority) for hint in await harness.store.hints_of(ids(runs))} == expected
-    assert {(hint.run, hint.priority) for hint in await harness.store.hints_ready(["default"], 10)} == expected
+    assert {(hint.run, hint.priority) for hint in await harness.store.find_hints(ids(runs))} == expected
+    assert {(hint.run, hint.priority) for hint in await harness.store.find_ready_hints(["default"], 10)} == expected
 
 
 async def test_a_claim_may_mix_demands_with_and_without_hints(harness: Harness) -> None:
@@ -171,7 +171,7 @@ async def test_only_queued_runs_without_labels_or_target_have_hints(harness: Har
     everything = [plain, urgent, keyed, behind, later, labelled, placed, labelled_there, ordered]
     for run in everything:
         await harness.submit(run)
-    found = await harness.store.hints_of([*(run.id for run in everything), a_run().id])
+    found = await harness.store.find_hints([*(run.id for run in everything), a_run().id])
     assert hinted(found) == {plain.id, urgent.id, keyed.id, placed.id}
     by_run = {hint.run: hint for hint in found}
     assert (by_run[placed.id].datacenter, by_run[plain.id].datacenter) == ("eu", "")
@@ -180,9 +180,9 @@ async def test_only_queued_runs_without_labels_or_target_have_hints(harness: Har
     assert by_run[urgent.id].rank < by_run[plain.id].rank
     assert by_run[keyed.id].key != by_run[plain.id].key == ""
     [held] = await claim(harness, await harness.worker(), urgent, queue="mail")
-    assert await harness.store.hints_of([urgent.id]) == []
+    assert await harness.store.find_hints([urgent.id]) == []
     await harness.complete(complete_release(held))
-    assert await harness.store.hints_of([urgent.id]) == [by_run[urgent.id]]
+    assert await harness.store.find_hints([urgent.id]) == [by_run[urgent.id]]
 
 
 async def test_hints_of_one_ordering_key_share_a_partition_key(harness: Harness) -> None:
@@ -191,11 +191,11 @@ async def test_hints_of_one_ordering_key_share_a_partition_key(harness: Harness)
     for run in (first, second, other, elsewhere):
         await harness.submit(run)
     worker = await harness.worker()
-    keys = {hint.run: hint.key for hint in await harness.store.hints_of([first.id, other.id, elsewhere.id])}
+    keys = {hint.run: hint.key for hint in await harness.store.find_hints([first.id, other.id, elsewhere.id])}
     assert len(set(keys.values()) - {""}) == 3
     for held in await claim(harness, worker, first, other, elsewhere):
         await harness.complete(complete_success(held, None))
-    [hint] = await harness.store.hints_of([second.id])
+    [hint] = await harness.store.find_hints([second.id])
     assert hint.key == keys[first.id]
 
 
@@ -205,7 +205,7 @@ async def test_ready_hints_are_the_best_runs_of_each_queue(harness: Harness, que
     await harness.submit(*runs)
     placed = [a_run(queue="mail", requires=("datacenter=eu",)) for _ in range(3)]
     await harness.submit(*placed)
-    found = await harness.store.hints_ready(queues, 2)
+    found = await harness.store.find_ready_hints(queues, 2)
     best = {run.id for run in runs if run.priority < 5 and (queues is None or run.queue in queues)}
     there = {hint.run for hint in found if hint.datacenter == "eu"}
     assert hinted(found) - there == best

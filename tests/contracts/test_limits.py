@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
-from mainspring.core.model.limits.limits import Limit, gates_of
+from mainspring.core.model.limits.limits import Limit, build_limiters
 from mainspring.core.model.runs.completion import (
     CompletionAnswer,
     complete_cancel,
@@ -53,10 +53,10 @@ async def test_a_batch_is_admitted_in_the_order_of_due_time_and_id(harness: Harn
 async def test_the_view_of_a_blocked_run_names_its_limiter(harness: Harness) -> None:
     first, second = limited(2)
     await harness.submit(first, second)
-    [gate] = gates_of("default", "greet", ONE, None)
-    assert (await harness.view(first.id)).gate is None
+    [gate] = build_limiters("default", "greet", ONE, None)
+    assert (await harness.view(first.id)).limiter is None
     view = await harness.view(second.id)
-    assert (view.gate, view.policy.limits) == (gate.number, ONE)
+    assert (view.limiter, view.policy.limits) == (gate.number, ONE)
 
 
 async def test_limiters_are_separate_by_key_tenant_and_kind_but_shared_by_tasks_and_queues(harness: Harness) -> None:
@@ -356,7 +356,7 @@ async def test_a_run_holds_its_ordering_key_while_it_is_blocked_by_a_limit(harne
     await harness.submit(free)
     assert await harness.states([first, second, free]) == [BLOCKED] * 3
     views = [await harness.view(run.id) for run in (first, second)]
-    assert [view.gate is not None for view in views] == [True, False]
+    assert [view.limiter is not None for view in views] == [True, False]
     await harness.succeed(held)
     assert await harness.states([first, second, free]) == [QUEUED, BLOCKED, BLOCKED]
     [claimed] = await harness.claim(await harness.worker())
@@ -516,7 +516,7 @@ async def test_a_repeated_completion_frees_a_limit_only_once(harness: Harness) -
 
 async def test_lets_go_is_set_for_a_run_with_limits(harness: Harness) -> None:
     [limited_run, plain] = await harness.start(*limited(1), a_run())
-    assert (limited_run.lets_go, plain.lets_go) == (True, False)
+    assert (limited_run.unblocks_others, plain.unblocks_others) == (True, False)
 
 
 async def test_an_admitted_run_emits_run_queued(harness: Harness) -> None:
@@ -611,12 +611,12 @@ async def test_a_limiter_can_be_read(harness: Harness) -> None:
     runs = limited(4, limit, rate)
     await harness.submit(*runs)
     [held] = await harness.claim(await harness.worker(), 1)
-    gates = {gate.kind: gate.number for gate in gates_of("default", "greet", (limit, rate), None)}
-    state, inside = await harness.store.gate(gates[1], 10)
+    gates = {gate.kind: gate.number for gate in build_limiters("default", "greet", (limit, rate), None)}
+    state, inside = await harness.store.limiter(gates[1], 10)
     assert (state.used, inside) == (2, ids(runs[:2]))
-    state, inside = await harness.store.gate(gates[2], 1)
+    state, inside = await harness.store.limiter(gates[2], 1)
     assert (state.used, state.times, inside) == (1, (held.started_at,), ids(runs[:1]))
-    state, inside = await harness.store.gate(1, 10)
+    state, inside = await harness.store.limiter(1, 10)
     assert (state.used, state.times, inside) == (0, (), [])
 
 

@@ -14,7 +14,7 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, LogReport, RunFilter
-from mainspring.core.store import Accepted, Demand, NewSession, Retention
+from mainspring.core.store import Demand, NewSession, Retention, SubmitResult
 from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -64,7 +64,7 @@ async def test_every_field_of_a_run_that_has_not_started_can_be_edited(harness: 
         about=About(name="new", owner="ada", tags=("b", "c")),
     )
     answer = await harness.store.edit_run(new, ADA)
-    assert answer == Accepted(run.id, RunState.SCHEDULED, new=False)
+    assert answer == SubmitResult(run.id, RunState.SCHEDULED, new=False)
     [view] = await harness.store.runs([run.id], payloads=True)
     assert view is not None
     assert (view.task, view.payload, view.queue, view.priority) == ("resize", b'"new"', "images", 1)
@@ -180,17 +180,17 @@ async def test_an_edit_of_a_run_that_has_changed_since_it_was_read_is_a_conflict
         assert read is not None
         at = read.due
         first = await harness.store.edit_run(changed(run, at=at, **change), ADA, was=read)
-        assert first == Accepted(run.id, RunState.SCHEDULED, new=False)
+        assert first == SubmitResult(run.id, RunState.SCHEDULED, new=False)
         before = await harness.store.runs([run.id], payloads=True)
         second = await harness.store.edit_run(changed(run, at=at + 1), ADA, was=read)
-        assert second == Accepted(run.id, RunState.SCHEDULED, new=False, conflict=True)
+        assert second == SubmitResult(run.id, RunState.SCHEDULED, new=False, conflict=True)
         assert await harness.store.runs([run.id], payloads=True) == before
         [read] = before
         assert read is not None
         await harness.advance(2 * HOUR)
         await harness.stage()
         queued = await harness.store.edit_run(changed(run, at=at), ADA, was=read)
-        assert queued == Accepted(run.id, RunState.QUEUED, new=False)
+        assert queued == SubmitResult(run.id, RunState.QUEUED, new=False)
     edits = [entry for entry in await actions(harness) if entry[1] == "runs.edit"]
     assert len(edits) == 2 * len(changes)
 

@@ -7,7 +7,7 @@ import pytest
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import complete_cancel, complete_loss, complete_release, complete_success
 from mainspring.core.model.runs.new_run import JobRef
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
@@ -259,7 +259,7 @@ async def test_a_blocked_run_that_ends_with_the_key_holder_is_not_queued(harness
         case "cancel":
             await harness.store.cancel(ids(runs))
         case "finish":
-            await harness.store.finish([KnownEnd(run=run.id) for run in runs], Author("ada"))
+            await harness.store.finish([KnownOutcome(run=run.id) for run in runs], Author("ada"))
         case "expiry":
             await harness.move_clock(MINUTE)
             assert await harness.store.expire(10) == len(runs)

@@ -3,7 +3,7 @@
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
 from tests.support.store_harness import Harness
 
@@ -69,8 +69,8 @@ async def test_depths_list_every_queue_with_work_by_name(harness: Harness) -> No
     await harness.claim(await harness.worker(), 10, queue="a")
     await harness.claim(await harness.worker(), 1, queue="b")
     assert await harness.store.depths() == [
-        Depth(queue="a", queued=0, running=3, oldest_due=None),
-        Depth(queue="b", queued=2, running=1, oldest_due=old.at, oldest_ready=old.at),
+        QueueBacklog(queue="a", queued=0, running=3, oldest_due=None),
+        QueueBacklog(queue="b", queued=2, running=1, oldest_due=old.at, oldest_ready=old.at),
     ]
 
 

@@ -8,7 +8,7 @@ from mainspring.core.model.runs.completion import complete_loss, complete_releas
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import SHORT_LEASE, Harness
 
@@ -21,7 +21,7 @@ async def claim_one(harness: Harness, queue: str = "default") -> HeldRun:
     return held
 
 
-async def read_depth(harness: Harness, tenant: str | None = None) -> Depth:
+async def read_depth(harness: Harness, tenant: str | None = None) -> QueueBacklog:
     [depth] = await harness.store.depths(tenant)
     return depth
 

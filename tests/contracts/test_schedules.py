@@ -13,7 +13,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Job, JobState, NewJob, Overlap, tick_run_id
 from mainspring.core.model.schedules.plan import LISTED, plan
 from mainspring.core.model.schedules.schedule import CronSchedule, next_after
-from mainspring.core.store import Fired
+from mainspring.core.store import FireResult
 from tests.support.builders import (
     a_fire,
     a_job,
@@ -183,7 +183,7 @@ async def test_ticks_that_are_due_when_their_schedule_ends_are_recorded_as_skipp
     ]
     assert {(entry.run_id, entry.job_version, entry.ticks) for entry in entries} == {(None, 1, 1)}
     assert entries[0].epoch > 0
-    assert await harness.store.fire(owner, [a_fire(job, a_tick(job, at), next_fire=now)]) == [Fired(applied=False)]
+    assert await harness.store.fire(owner, [a_fire(job, a_tick(job, at), next_fire=now)]) == [FireResult(applied=False)]
     # A repetition records nothing.
     await end_schedule(harness, declared, job.id, how)
     assert await harness.ticks(job.id) == entries
@@ -310,7 +310,7 @@ async def test_a_tick_becomes_a_run_and_a_ledger_entry(harness: Harness) -> None
     assert (held.task, held.payload, held.tenant, held.priority) == ("report", b'{"page":7}', "acme", 3)
     assert held.policy == spec.policy
     assert held.due == job.next_fire
-    assert not held.lets_go
+    assert not held.unblocks_others
     view = await harness.view(held.id)
     assert (view.job_id, view.scheduled_at) == (job.id, job.next_fire)
 
@@ -662,7 +662,7 @@ async def test_a_fixed_delay_counts_from_the_end_of_its_run(harness: Harness) ->
     await harness.advance(HOUR)
     assert await harness.fire_due() == []
     [held] = await harness.claim(await harness.worker())
-    assert held.lets_go
+    assert held.unblocks_others
     before = await harness.now()
     await harness.succeed(held)
     after = await harness.job(job.id)
@@ -794,7 +794,7 @@ async def test_overlap_queue_blocks_one_run_behind_the_active_one(harness: Harne
     job = await due_job(harness, a_job(a_spec(overlap=Overlap.QUEUE)))
     await harness.fire_due()
     [held] = await harness.claim(await harness.worker())
-    assert held.lets_go
+    assert held.unblocks_others
     for runs in (1, 0, 0):
         await next_tick(harness, job.id)
         [fired] = await harness.fire_due()

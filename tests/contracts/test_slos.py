@@ -10,7 +10,7 @@ from mainspring.core.model.schedules.job import JobState
 from mainspring.core.model.schedules.schedule import due_of
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo, begin
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.core.ports.storage.slos import SloDue, SloResult
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.features.slo.service import SloKeeper
@@ -20,8 +20,8 @@ from tests.support.store_harness import Harness, ids
 SLO = Slo(succeed_every=HOUR)
 
 
-def judge(due: SloDue, next_check: int | None, *events: str) -> SloSettled:
-    return SloSettled(job=due.job.id, rev=due.rev, state=due.state, next_check=next_check, events=events)
+def judge(due: SloDue, next_check: int | None, *events: str) -> SloResult:
+    return SloResult(job=due.job.id, rev=due.rev, state=due.state, next_check=next_check, events=events)
 
 
 async def test_a_job_is_judged_from_when_it_is_declared_with_objectives(harness: Harness) -> None:
@@ -42,7 +42,7 @@ async def test_a_judged_job_is_due_again_at_the_requested_time(harness: Harness)
     now = await harness.now()
     state = msgspec.structs.replace(due.state, quiet_since=now, last_success=now - HOUR)
     later = msgspec.structs.replace(judge(due, now + HOUR), state=state)
-    assert await harness.store.settle_slos([later]) == 1
+    assert await harness.store.save_slos([later]) == 1
     assert await harness.store.slos_due(10) == []
     assert await harness.store.slo_states([job.id]) == {job.id: state}
     await harness.advance(HOUR + MINUTE)
@@ -60,7 +60,7 @@ async def test_jobs_that_miss_an_objective_are_found(harness: Harness) -> None:
         for due in await harness.store.slos_due(10)
     }
     assert await harness.store.slos_missed(None, 10) == {}
-    assert await harness.store.settle_slos([judge(due, now + HOUR) for due in states.values()]) == 4
+    assert await harness.store.save_slos([judge(due, now + HOUR) for due in states.values()]) == 4
     expected = {job: due.state for job, due in states.items() if job != fine.id}
     assert await harness.store.slos_missed(None, 10) == expected
     assert await harness.store.slos_missed("acme", 10) == {other.id: expected[other.id]}
@@ -73,7 +73,7 @@ async def test_of_two_concurrent_judgements_one_counts(harness: Harness) -> None
     await harness.store.attach_reader("test")
     [due] = await harness.store.slos_due(10)
     verdict = judge(due, await harness.now() + HOUR, MISSED)
-    heard = await asyncio.gather(*(harness.store.settle_slos([verdict]) for _ in range(4)))
+    heard = await asyncio.gather(*(harness.store.save_slos([verdict]) for _ in range(4)))
     assert sorted(heard) == [0, 0, 0, 1]
     assert [(kind, *map(str, ids)) for kind, ids in await harness.unread_events("test")] == [(MISSED, str(job.id))]
     await harness.store.detach_reader("test")
@@ -85,7 +85,7 @@ async def test_changes_between_two_judgements_are_emitted_in_order(harness: Harn
     events = {one.id: (RECOVERED, MISSED), other.id: (MISSED, RECOVERED, MISSED)}
     due = await harness.store.slos_due(10)
     later = await harness.now() + HOUR
-    assert await harness.store.settle_slos([judge(job, later, *events[job.job.id]) for job in due]) == 2
+    assert await harness.store.save_slos([judge(job, later, *events[job.job.id]) for job in due]) == 2
     emitted = await harness.unread_events("test")
     for job, happened in events.items():
         assert [kind for kind, ids in emitted for known in ids if str(known) == str(job)] == list(happened)
@@ -204,13 +204,13 @@ async def test_changed_objectives_reset_the_state_and_removing_them_ends_it(harn
     spec = a_spec(slo=SLO)
     job = await harness.put(a_job(spec))
     [first] = await harness.store.slos_due(10)
-    await harness.store.settle_slos([judge(first, await harness.now() + DAY)])
+    await harness.store.save_slos([judge(first, await harness.now() + DAY)])
     await harness.put(a_job(msgspec.structs.replace(spec, priority=2), id=job.id))
     assert await harness.store.slos_due(10) == []
     await harness.put(a_job(msgspec.structs.replace(spec, slo=Slo(start_within=MINUTE)), id=job.id))
     [again] = await harness.store.slos_due(10)
     assert again.rev > first.rev + 1
-    assert await harness.store.settle_slos([judge(first, None)]) == 0
+    assert await harness.store.save_slos([judge(first, None)]) == 0
     await harness.put(a_job(msgspec.structs.replace(spec, slo=None), id=job.id))
     assert await harness.store.slos_due(10) == []
     assert await harness.store.slo_states([job.id]) == {}
@@ -222,7 +222,7 @@ async def test_a_cancelled_job_is_not_judged_until_it_is_declared_again(harness:
     await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
     [due] = await harness.store.slos_due(10)
     assert due.job.state is JobState.CANCELLED
-    assert await harness.store.settle_slos([judge(due, None)]) == 1
+    assert await harness.store.save_slos([judge(due, None)]) == 1
     assert await harness.store.slos_due(10) == []
     back = await harness.put(a_job(spec))
     assert [one.job.id for one in await harness.store.slos_due(10)] == [back.id]

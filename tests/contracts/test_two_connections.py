@@ -9,7 +9,7 @@ from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.budget import Budget
-from mainspring.core.model.limits.limits import Breaker, gates_of
+from mainspring.core.model.limits.limits import Breaker, build_limiters
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
@@ -27,7 +27,7 @@ from tests.support.store_harness import PostgresHarness, ids
 pytestmark = pytest.mark.postgres
 
 LIMIT = a_limit("customer", 1)
-[GATE] = gates_of("default", "greet", (LIMIT,), None)
+[GATE] = build_limiters("default", "greet", (LIMIT,), None)
 KEY = order_gate("default", "key")
 
 

@@ -9,7 +9,7 @@ import pytest
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.runs.completion import complete_release, complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.store import KEYS_KEPT
@@ -187,7 +187,7 @@ async def succeed(harness: PostgresHarness, run: NewRun) -> None:
 async def succeed_unaware_of_children(harness: PostgresHarness, run: NewRun) -> None:
     """The worker has claimed the run before it had children."""
     [held] = await harness.claim(await harness.worker())
-    await harness.complete(msgspec.structs.replace(complete_success(held, None), lets_go=False))
+    await harness.complete(msgspec.structs.replace(complete_success(held, None), unblocks_others=False))
 
 
 async def fail(harness: PostgresHarness, run: NewRun) -> None:
@@ -208,7 +208,7 @@ async def expire(harness: PostgresHarness, run: NewRun) -> None:
 
 
 async def finish(harness: PostgresHarness, run: NewRun) -> None:
-    await harness.store.finish([KnownEnd(run=run.id, state=RunState.FAILED, reason="error", error="boom")], ADA)
+    await harness.store.finish([KnownOutcome(run=run.id, state=RunState.FAILED, reason="error", error="boom")], ADA)
 
 
 @pytest.mark.parametrize("end", [succeed, succeed_unaware_of_children, fail, cancel, replace, expire, finish])

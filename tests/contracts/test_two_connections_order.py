@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
-from mainspring.core.model.limits.limits import gates_of
+from mainspring.core.model.limits.limits import build_limiters
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_release, complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.unique import Unique
@@ -81,7 +81,7 @@ def sort_names(number: Any) -> list[str]:
 
 
 def limiter_number(name: str) -> int:
-    [gate] = gates_of("default", "greet", (a_limit(name, 5),), None)
+    [gate] = build_limiters("default", "greet", (a_limit(name, 5),), None)
     return gate.number
 
 
@@ -146,7 +146,7 @@ async def test_a_claim_locks_limits_per_period_in_order(
     harness: PostgresHarness, rival: Rival, held: int, reverse: bool
 ) -> None:
     limits = {name: a_limit(name, 5, HOUR) for name in ("one", "two")}
-    numbers = {name: gates_of("default", "greet", (limit,), None)[0].number for name, limit in limits.items()}
+    numbers = {name: build_limiters("default", "greet", (limit,), None)[0].number for name, limit in limits.items()}
     names = sorted(limits, key=numbers.__getitem__)
     await submit_each(harness, [a_run(limits=(limits[name],)) for name in in_order(names, reverse)])
     worker = await harness.worker()

@@ -12,7 +12,7 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import Harness, ids
 
@@ -26,7 +26,7 @@ def a_unique_run(
     return a_run(unique=Unique(key=key, period=period, otherwise=otherwise), **more)  # type: ignore[arg-type]
 
 
-def summarize(answer: Accepted) -> tuple[RunId, bool, bool]:
+def summarize(answer: SubmitResult) -> tuple[RunId, bool, bool]:
     return answer.id, answer.new, answer.conflict
 
 

@@ -9,7 +9,7 @@ from mainspring.core.model.limits.budget import Budget, BudgetStatus
 from mainspring.core.model.runs.completion import Completion, complete_release, complete_success
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.usage import USAGE_KEPT, GroupBy, Spent, UsageLine, by_line, day_of
+from mainspring.core.model.runs.usage import USAGE_KEPT, AttemptCost, GroupBy, UsageLine, by_line, day_of
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Retention
 from tests.support.builders import a_job, a_run, a_spec, every
@@ -21,7 +21,7 @@ ME = Author("me")
 
 
 def success(held: HeldRun, cpu: int | None = None, **units: float) -> Completion:
-    return msgspec.structs.replace(complete_success(held, None), spent=Spent(cpu=cpu, units=units))
+    return msgspec.structs.replace(complete_success(held, None), spent=AttemptCost(cpu=cpu, units=units))
 
 
 async def roll_up(harness: Harness, by: GroupBy = "task", tenant: str | None = None, key: str = "") -> list[UsageLine]:
@@ -64,8 +64,8 @@ async def test_the_usage_of_a_failed_attempt_counts_once(harness: Harness) -> No
         state=RunState.FAILED,
         reason="error",
         error="boom",
-        lets_go=True,
-        spent=Spent(cpu=7, units={"tokens": 1}),
+        unblocks_others=True,
+        spent=AttemptCost(cpu=7, units={"tokens": 1}),
     )
     await harness.complete(failed)
     await harness.complete(failed)

@@ -67,7 +67,7 @@ async def test_a_run_goes_to_the_preferred_data_center(folder: Path) -> None:
         assert session.datacenter == "us-east"
 
         async def all_have_registered() -> bool:
-            found = [(place.name, place.workers, place.schedulers) for place in await store.places()]
+            found = [(place.name, place.workers, place.schedulers) for place in await store.datacenters()]
             return found == [("eu", 1, 1), ("us-east", 1, 0)]
 
         await eventually(all_have_registered)

@@ -12,7 +12,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
+from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Retention
 from mainspring.features.archive import service as archive
@@ -24,7 +24,7 @@ from mainspring.stores.memory import MemoryStore
 from tests.support.clock import ManualClock
 
 NOW = 20_000 * DAY + 15 * HOUR
-DAY_PAST = Part(kept_as="succeeded", since=19_990 * DAY, until=19_991 * DAY)
+DAY_PAST = ArchivePart(kept_as="succeeded", since=19_990 * DAY, until=19_991 * DAY)
 
 
 class Past:
@@ -54,11 +54,11 @@ class Past:
     async def identity(self) -> str:
         return "0c"
 
-    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+    async def past_parts(self, retention: Retention) -> Sequence[ArchivePart]:
         return [DAY_PAST]
 
     async def archived_runs(
-        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+        self, part: ArchivePart, after: ArchivedRun | None, limit: int, size: int
     ) -> Sequence[ArchivedRun]:
         found = [run for run in self.runs if after is None or run.id > after.run.id][:limit]
         if self.meanwhile is not None:

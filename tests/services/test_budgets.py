@@ -8,7 +8,7 @@ from mainspring.core.model.base.instant import DAY, SECOND
 from mainspring.core.model.limits.budget import Budget, BudgetStatus
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import JobRef
-from mainspring.core.model.runs.usage import Spent
+from mainspring.core.model.runs.usage import AttemptCost
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
@@ -41,7 +41,7 @@ class World:
         session = await self.store.open_session(a_worker(ttl=DAY))
         [held] = await self.store.claim(session, 1, [Demand("work", 1)])
         assert held.id == run.id
-        spent = Spent(units={"tokens": tokens})
+        spent = AttemptCost(units={"tokens": tokens})
         await self.store.complete([msgspec.structs.replace(complete_success(held, None), spent=spent)])
 
     async def look(self) -> BudgetStatus:

@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.core.dispatch.dispatcher import Dispatcher
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.stores.memory import MemoryStore
@@ -20,7 +20,7 @@ class RecordingBroker(MemoryDispatch):
     """A broker that may have separate queues for data centers."""
 
     def __init__(self, clock: VirtualClock, *, by_datacenter: bool) -> None:
-        super().__init__(clock, Sealer(b"key"))
+        super().__init__(clock, HintCodec(b"key"))
         self.by_datacenter = by_datacenter
         self.published: list[Hint] = []
 

@@ -9,13 +9,13 @@ from mainspring.core.dispatch.broker_watch import BrokerWatch
 from mainspring.core.dispatch.dispatcher import READER, Dispatcher
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.model.runs.dead_letters import DeadRun
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.ports.dispatch import Delivery
+from mainspring.core.ports.dispatch import HintDelivery
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
@@ -35,7 +35,7 @@ class FlakyBroker(MemoryDispatch):
     """A broker that can be down, and that can lose and repeat hints."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        super().__init__(clock, Sealer(b"key"))
+        super().__init__(clock, HintCodec(b"key"))
         self.away = False
         self.times = 1
         self.asked = 0
@@ -55,7 +55,7 @@ class FlakyBroker(MemoryDispatch):
         for _ in range(self.times):
             await super().publish(hints)
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:
         self._here()
         found = await super().take(queue, limit, wait)
         self._here()
@@ -73,7 +73,7 @@ class DeadLetterBroker(FlakyBroker):
         super().__init__(clock)
         self.dead: list[DeadRun] = []
 
-    async def bury(self, dead: Sequence[DeadRun]) -> None:
+    async def publish_dead(self, dead: Sequence[DeadRun]) -> None:
         self._here()
         self.dead += dead
 
@@ -314,7 +314,7 @@ class HalfBroker(FlakyBroker):
 
     broken = True
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:
         if queue == "broken" and self.broken:
             raise BrokerUnavailable("it is broken for the test")
         return await super().take(queue, limit, wait)

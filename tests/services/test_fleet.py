@@ -18,20 +18,20 @@ from mainspring.core.maintenance.monitor import Monitor
 from mainspring.core.maintenance.store_metrics import StoreVitals
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.slo import Slo
 from mainspring.core.ports.health import Examination, Vitals
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause, SessionView
-from mainspring.core.ports.storage.slos import SloSettled
+from mainspring.core.ports.storage.slos import SloResult
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.metrics.declared import ALL, Whose
 from mainspring.core.runtime.metrics.exposition import Exposition
-from mainspring.core.runtime.metrics.run_metrics import Figures
-from mainspring.core.store import Demand, Depth
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
+from mainspring.core.store import Demand, QueueBacklog
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import get_virtual_loop
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker
@@ -59,7 +59,7 @@ class CountingStore(MemoryStore):
         self.asked += 1
         return await super().sessions(kind)
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         self.counts += 1
         if self.counted is not None:
             await self.counted.wait()
@@ -79,8 +79,8 @@ class Watched:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = CountingStore(self.clock, SHARDS)
-        self.figures = Figures(NAMES, tenants=True)
-        guarded = GuardedBroker(MemoryDispatch(self.clock, Sealer(b"key")), self.clock)
+        self.metrics = RunMetrics(NAMES, tenants=True)
+        guarded = GuardedBroker(MemoryDispatch(self.clock, HintCodec(b"key")), self.clock)
         self.fleet = Fleet(
             self.store,
             self.clock,
@@ -90,7 +90,7 @@ class Watched:
             brokers=lambda: Brokers([], {"*": guarded}, ""),
         )
         self.monitor = Monitor(self.fleet)
-        self.monitor.add(self.figures.tell)
+        self.monitor.add(self.metrics.tell)
 
     async def render(self, tenant: str | None = None) -> str:
         return (await self.monitor.render(tenant)).decode()
@@ -125,7 +125,7 @@ async def test_an_unavailable_store_exposes_no_stale_metrics(watched: Watched) -
 async def test_metrics_of_a_tenant_contain_no_task_and_no_queue_of_others(watched: Watched) -> None:
     runs = [a_run(task="secret-task", queue="of-a", tenant="a"), a_run(queue="of-b", tenant="b")]
     await watched.store.submit(runs)
-    watched.figures.submitted(runs)
+    watched.metrics.submitted(runs)
     all_tenants, one_tenant = await watched.render(), await watched.render("b")
     assert 'mainspring_queued_runs{queue="of-a"} 1.0' in all_tenants
     assert "secret-task" in all_tenants
@@ -207,7 +207,7 @@ async def test_runs_held_back_by_a_limit_key_or_pause_count_neither_as_lag_nor_a
             await store.resume(None, "mail", Author("ada"))
         clock.advance(2 * SECOND)
         held = await store.claim(worker, number, [Demand("mail", 1)])
-        watched.figures.claimed(held)
+        watched.metrics.claimed(held)
         clock.advance(11 * SECOND)
         lag = {"limit": 0, "key": 0, "pause": 13}[how] if number < 2 else 0
         assert f'mainspring_queue_lag_seconds{{queue="mail"}} {lag}.0' in await watched.render()
@@ -219,12 +219,12 @@ async def test_labels_with_user_defined_names_have_a_bounded_number_of_values(wa
     numbers = range(NAMES + 50)
     runs = [a_run(task=f"task-{n}", queue=f"queue-{n}", tenant=f"tenant-{n}") for n in numbers]
     await watched.store.submit(runs)
-    watched.figures.submitted(runs)
+    watched.metrics.submitted(runs)
     worker = await watched.store.open_session(a_worker())
     held = await watched.store.claim(worker, 1, [Demand(f"queue-{n}", 1) for n in numbers])
-    watched.figures.claimed(held)
-    watched.figures.completed([(Attempt(run), _end(run, Outcome.SUCCESS, RunState.SUCCEEDED)) for run in held])
-    watched.figures.reaped("lost", [(run, _end(run, Outcome.LOST, RunState.QUEUED)) for run in held])
+    watched.metrics.claimed(held)
+    watched.metrics.completed([(Attempt(run), _end(run, Outcome.SUCCESS, RunState.SUCCEEDED)) for run in held])
+    watched.metrics.reaped("lost", [(run, _end(run, Outcome.LOST, RunState.QUEUED)) for run in held])
     values = defaultdict[tuple[str, str], set[str]](set)
     for family in text_string_to_metric_families(await watched.render()):
         for sample in family.samples:
@@ -292,7 +292,7 @@ async def test_a_run_cancelled_before_it_starts_is_counted_by_its_task(watched: 
     run = a_run(task="mail")
     await watched.store.submit([run])
     await watched.store.cancel([run.id])
-    housekeeper = Housekeeper(watched.store, LocalWakeups(), watched.clock, watched.figures)
+    housekeeper = Housekeeper(watched.store, LocalWakeups(), watched.clock, watched.metrics)
     for _ in range(2):
         await housekeeper.tick()
     assert 'mainspring_ended_runs_total{state="cancelled",task="mail"} 1.0' in await watched.render()
@@ -322,13 +322,13 @@ async def test_store_metrics_contain_waiting_runs_missed_objectives_and_sizes(st
         assert (vitals.scheduled, vitals.blocked) == (1, 2 + 3 + 1)
         assert (vitals.missed_objectives, vitals.dead_letters, vitals.staging_lag) == (0, 0, 0)
         now = await runtime.store.now()
-        missed = SloSettled(
+        missed = SloResult(
             job=due.job.id,
             rev=due.rev,
             state=type(due.state)(judged=now, watched_since=now, quiet_since=now),
             next_check=now + HOUR,
         )
-        assert await runtime.store.settle_slos([missed]) == 1
+        assert await runtime.store.save_slos([missed]) == 1
         vitals_metrics = StoreVitals(make_health(settings), runtime.clock, 0)
         monitor = Monitor(None, vitals_metrics)
         page = (await monitor.render()).decode()

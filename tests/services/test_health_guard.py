@@ -35,7 +35,7 @@ class FakeHealth:
     def __init__(self) -> None:
         self.findings: list[Finding] = [found("transactions", "none under way")]
 
-    async def pains(self) -> list[Finding]:
+    async def read_pressure(self) -> list[Finding]:
         return self.findings
 
 
@@ -91,7 +91,7 @@ def make_health(dsn: str) -> PostgresHealth:
 
 
 async def find(health: PostgresHealth, check: str) -> Finding:
-    [finding] = [finding for finding in await health.pains() if finding.check == check]
+    [finding] = [finding for finding in await health.read_pressure() if finding.check == check]
     return finding
 
 

@@ -19,7 +19,7 @@ from mainspring.core.worker import heartbeat as heartbeat_module
 from mainspring.core.worker.attempt import Attempt, Holding
 from mainspring.core.worker.heartbeat import Heartbeat
 from mainspring.core.worker.settings import WorkerSettings
-from mainspring.core.worker.slots import Lane
+from mainspring.core.worker.slots import SlotGroup
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_run, a_worker, an_id
@@ -92,7 +92,7 @@ class IdleWorker:
 async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_worker() -> None:
     clock = VirtualClock()
     claimed: dict[int, list[HeldRun]] = {}
-    lane = Lane("default", 10)
+    lane = SlotGroup("default", 10)
 
     def claim(number: int) -> Callable[[Holding], None]:
         def step(holding: Holding) -> None:

@@ -15,7 +15,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Micros, iso
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
-from mainspring.core.ports.ingest import Ask, Refusal
+from mainspring.core.ports.ingest import JobRequest, Rejection
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.core.runtime.local_wakeups import LocalWakeups
@@ -72,7 +72,7 @@ class Kit:
         await self.store.put_tenant(Tenant(name=tenant, quotas=quotas), ADA)
         self.maker._api.admission._quotas.forget()
 
-    async def _make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
+    async def _make(self, asks: Sequence[JobRequest], held: Mapping[str, Rejection]) -> list[Rejection | None]:
         if self.away:
             raise StoreUnavailable("it is away for the test")
         answers = await self.maker.create(asks, held)
@@ -309,12 +309,12 @@ async def test_waiting_requests_keep_their_order_while_new_ones_arrive() -> None
     log = MemoryLog(clock.now())
     full = True
 
-    async def make(asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
-        answers: list[Refusal | None] = []
+    async def make(asks: Sequence[JobRequest], held: Mapping[str, Rejection]) -> list[Rejection | None]:
+        answers: list[Rejection | None] = []
         for ask in asks:
             lane = "odd" if int(ask.body) % 2 else "even"
             waits = full or lane in held
-            answers.append(Refusal(title="", detail="", later=True, lane=lane) if waits else None)
+            answers.append(Rejection(title="", detail="", later=True, lane=lane) if waits else None)
             if not waits:
                 made.append(int(ask.body))
         return answers
@@ -364,13 +364,13 @@ class Quota:
     def dead(self) -> list[tuple[str, str]]:
         return [(ask.body.decode(), why.detail) for ask, why in self.log.dead]
 
-    async def _make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
-        answers: list[Refusal | None] = []
+    async def _make(self, asks: Sequence[JobRequest], held: Mapping[str, Rejection]) -> list[Rejection | None]:
+        answers: list[Rejection | None] = []
         for ask in asks:
             lane = chr(ask.body[0])
             waits = lane in self.full or lane in held
             answers.append(
-                Refusal(title="Quota", detail=f"{lane} may have 0", later=True, lane=lane) if waits else None
+                Rejection(title="Quota", detail=f"{lane} may have 0", later=True, lane=lane) if waits else None
             )
             if not waits and lane != "z":
                 self.made.append(ask.body)

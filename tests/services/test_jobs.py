@@ -18,7 +18,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeup, queue_topic
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Accepted, Demand, PutOutcome
+from mainspring.core.store import Demand, PutOutcome, SubmitResult
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
@@ -39,7 +39,7 @@ class RemoteStore(MemoryStore):
         self.applied_all_the_same = False
         self.hangs = False
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         self.batches.append(len(runs))
         if self.hangs:
             await self.clock.sleep(HOUR)
@@ -194,7 +194,7 @@ async def test_a_run_that_the_store_rejects_does_not_fail_others_of_its_batch() 
         *(world.jobs.submit(run) for run in [*some_runs(20), bad, *some_runs(20)]), return_exceptions=True
     )
     assert [index for index, answer in enumerate(answers) if isinstance(answer, Invalid)] == [20]
-    assert sum(isinstance(answer, Accepted) for answer in answers) == 40
+    assert sum(isinstance(answer, SubmitResult) for answer in answers) == 40
 
 
 @in_virtual_time
@@ -294,4 +294,4 @@ async def test_a_run_with_an_unknown_parent_does_not_fail_others_of_its_batch() 
         *(world.jobs.submit(run) for run in [others[0], orphan, *others[1:]]), return_exceptions=True
     )
     assert isinstance(answers.pop(1), NotFound)
-    assert [isinstance(answer, Accepted) for answer in answers] == [True] * 5
+    assert [isinstance(answer, SubmitResult) for answer in answers] == [True] * 5

@@ -39,9 +39,9 @@ async def ask(url: str, **headers: str) -> httpx2.Response:
 
 async def test_the_listener_serves_metrics_and_health() -> None:
     async with listening() as (_, url):
-        figures = await ask(f"{url}/metrics?from=prometheus")
-        assert (figures.status_code, figures.text) == (200, "figures 1\n")
-        assert figures.headers["content-type"].startswith("text/plain; version=0.0.4")
+        metrics = await ask(f"{url}/metrics?from=prometheus")
+        assert (metrics.status_code, metrics.text) == (200, "figures 1\n")
+        assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert (await ask(f"{url}/healthz")).json() == {"status": "ok"}
         assert (await ask(f"{url}/v1/jobs")).status_code == 404
 

@@ -17,7 +17,7 @@ from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
-from mainspring.core.ports.storage.slos import SloSettled
+from mainspring.core.ports.storage.slos import SloResult
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Demand
 from mainspring.core.submit.jobs import Jobs
@@ -250,8 +250,8 @@ async def test_a_missed_objective_recovers_when_all_of_the_job_are_met() -> None
             state = msgspec.structs.replace(
                 due.state, late_since=now if late else None, quiet_since=now if quiet else None
             )
-            completed = SloSettled(job=put.job.id, rev=due.rev, state=state, next_check=now, events=(event,))
-            assert await world.store.settle_slos([completed]) == 1
+            completed = SloResult(job=put.job.id, rev=due.rev, state=state, next_check=now, events=(event,))
+            assert await world.store.save_slos([completed]) == 1
 
         await complete(MISSED, late=True, quiet=False)
         await complete(MISSED, late=True, quiet=True)

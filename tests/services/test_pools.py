@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
@@ -68,7 +68,7 @@ async def test_a_hint_of_a_priority_starts_a_run_in_its_pool_while_another_pool_
     task = Weighing()
     settings = WorkerSettings(queues={"default": 100}, priorities={1: 2, 3: 1}, poll_interval=1_000 * SECOND)
     clock = VirtualClock()
-    broker = MemoryDispatch(clock, Sealer(b"key"), lease=1_000 * SECOND)
+    broker = MemoryDispatch(clock, HintCodec(b"key"), lease=1_000 * SECOND)
     bench = Bench(clock, Tasks(weigh=task), settings, brokers={"default": GuardedBroker(broker, clock)})
     await bench.worker.start()
     # The look at the store that comes with the start is over, and the next one is far away.
@@ -77,7 +77,7 @@ async def test_a_hint_of_a_priority_starts_a_run_in_its_pool_while_another_pool_
     async def hint(priority: int, number: int) -> None:
         runs = [a_run(task="weigh", priority=priority) for _ in range(number)]
         await bench.submit(*runs, notify=False)
-        await broker.publish(await bench.memory.hints_of([run.id for run in runs]))
+        await broker.publish(await bench.memory.find_hints([run.id for run in runs]))
 
     await hint(3, 6)
     await hint(1, 8)

@@ -15,7 +15,7 @@ from mainspring.core.model.runs.completion import LOST_AFTER, Completion, Comple
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.view import OVERDUE_GRACE
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeup, queue_topic
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.scheduler.loader import HORIZON
@@ -189,8 +189,8 @@ async def test_expired_runs_are_counted_if_there_are_metrics(counted: bool) -> N
     world = World()
     await world.store.submit([a_run(start_within=5 * SECOND) for _ in range(3)])
     counts: list[int] = []
-    figures: Any = SimpleNamespace(expired=counts.append) if counted else None
-    reaper = Reaper(world.store, world.wakeups, world.clock, Random(1), figures)
+    metrics: Any = SimpleNamespace(expired=counts.append) if counted else None
+    reaper = Reaper(world.store, world.wakeups, world.clock, Random(1), metrics)
     await reaper.tick()
     await world.clock.sleep(6 * SECOND)
     for _ in range(2):
@@ -252,7 +252,7 @@ async def test_schedulers_are_notified_of_lost_runs_that_are_due_within_their_ho
 async def test_a_thousand_children_continue_within_two_seconds_of_their_parent() -> None:
     world = World()
     parent = a_run()
-    children = [a_run(after=[parent], rule=Rule.ALL_DONE, queue="children") for _ in range(1_200)]
+    children = [a_run(after=[parent], rule=DependencyRule.ALL_DONE, queue="children") for _ in range(1_200)]
     await world.store.submit([parent, *children])
     async with world.reaper:
         await world.store.cancel([parent.id])

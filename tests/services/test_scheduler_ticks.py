@@ -6,7 +6,7 @@ import pytest
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.schedules import plan
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closed_periods import Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.job import Fire, Job, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule
 from mainspring.core.runtime.local_wakeups import LocalWakeups
@@ -90,9 +90,9 @@ async def test_many_crons_of_one_moment_are_planned_before_they_are_due(monkeypa
     store = RemoteStore(clock)
     planned_at: list[Instant] = []
 
-    def plan_job(job: Job, now: Instant, closings: Closings | None) -> Fire:
+    def plan_job(job: Job, now: Instant, closed_periods: ClosedPeriods | None) -> Fire:
         planned_at.append(clock.now())
-        return plan.plan_job(job, now, closings)
+        return plan.plan_job(job, now, closed_periods)
 
     monkeypatch.setattr("mainspring.core.scheduler.planner.plan_job", plan_job)
     spec = a_spec(schedule=CronSchedule(expression="0 * * * * *"))
@@ -239,10 +239,10 @@ async def test_a_job_that_cannot_be_planned_does_not_delay_other_jobs(monkeypatc
     store = RemoteStore(clock)
     broken, sound = await declared(store, [a_job(a_spec(schedule=every_second())) for _ in range(2)])
 
-    def plan_job(job: Job, now: Instant, closings: Closings | None) -> Fire:
+    def plan_job(job: Job, now: Instant, closed_periods: ClosedPeriods | None) -> Fire:
         if job.id == broken.id:
             raise LookupError("no such zone any more")
-        return plan.plan_job(job, now, closings)
+        return plan.plan_job(job, now, closed_periods)
 
     monkeypatch.setattr("mainspring.core.scheduler.planner.plan_job", plan_job)
     async with Node(store):

@@ -31,7 +31,7 @@ from mainspring.core.model.runs.new_run import JobRef, NewRun, made_once
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.traces import span_of_attempt, traced
-from mainspring.core.ports.egress import Answer, Outgoing
+from mainspring.core.ports.egress import Answer, OutgoingRequest
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.tracing import sender as senders
 from mainspring.core.runtime.tracing.sender import ROOM
@@ -458,7 +458,7 @@ class _Egress:
     def __init__(self) -> None:
         self.headers: list[Mapping[str, str]] = []
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: OutgoingRequest) -> Answer:
         self.headers.append(request.headers)
         return Answer(status=200, headers={}, body=b"")
 

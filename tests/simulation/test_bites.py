@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.limits.limits import Ending, Gate
+from mainspring.core.model.limits.limits import Ending, Limiter
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire, Tick
@@ -143,7 +143,7 @@ class WithoutTheStoresClock(RecordedStore):
 
 
 class WideLimiters(Limiters):
-    def _find_blocking_limit(self, run: RunRow, now: Instant) -> Gate | None:
+    def _find_blocking_limit(self, run: RunRow, now: Instant) -> Limiter | None:
         return None
 
 

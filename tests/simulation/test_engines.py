@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.core.model.base.instant import SECOND, Instant
 from mainspring.core.store import Demand
-from mainspring.core.worker.hints import Feed
+from mainspring.core.worker.hints import HintFeed
 from mainspring.stores.memory.rows import RunRow, SessionRow
 from tests.support.simulation.biting import complains
 from tests.support.simulation.invariants import violations
@@ -44,12 +44,12 @@ def test_a_seed_fails_if_polls_do_not_find_the_best_run() -> None:
 
 @pytest.mark.slow
 def test_a_seed_fails_if_failed_polls_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = Feed.ended
+    ended = HintFeed.ended
 
-    def forgotten(feed: Feed) -> None:
+    def forgotten(feed: HintFeed) -> None:
         feed._looking = False
         ended(feed)
 
-    monkeypatch.setattr(Feed, "ended", forgotten)
+    monkeypatch.setattr(HintFeed, "ended", forgotten)
     scenarios = (msgspec.structs.replace(with_broker(seed), ending=20 * SECOND) for seed in (18, 21, 26, 33))
     assert any(complains(scenario, RecordedStore, "hints_do_not_replace_polls") for scenario in scenarios)

@@ -11,7 +11,7 @@ from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec, JobState, LedgerEntry
 from mainspring.core.model.schedules.schedule import Interval
-from mainspring.core.scheduler import places as scheduler_places
+from mainspring.core.scheduler import datacenter_choice as scheduler_places
 from mainspring.stores.memory.records import datacenters as store_places
 from mainspring.stores.memory.records.datacenters import MemoryDatacenters
 from mainspring.stores.memory.rows import JobRow, SessionRow
@@ -165,7 +165,7 @@ def test_a_seed_fails_if_a_tick_does_not_make_a_run_for_each_data_center(monkeyp
 @pytest.mark.slow
 def test_a_seed_fails_if_the_ledger_does_not_name_the_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_places, "noted", lambda fire, _: fire)
-    monkeypatch.setattr(MemoryDatacenters, "_note", lambda *_: None)
+    monkeypatch.setattr(MemoryDatacenters, "_note_moves", lambda *_: None)
     assert _complain("the_ledger_names_replacements")
 
 

@@ -10,10 +10,10 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.schedules.calendar import Calendar
-from mainspring.core.model.schedules.closed_periods import Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.storage.slos import SloSettled
+from mainspring.core.ports.storage.slos import SloResult
 from mainspring.core.scheduler.closed_times import ClosedTimes
 from mainspring.stores.changes import Change
 from mainspring.stores.memory.rows import RunRow
@@ -104,10 +104,10 @@ class WithoutReplanning(RecordedStore):
 class WithoutRevisionCheck(RecordedStore):
     """Several concurrent evaluations of an objective are all accepted."""
 
-    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+    async def save_slos(self, settled: Sequence[SloResult]) -> int:
         rows = self.tables.slos
         known = [one for one in settled if one.job in rows]
-        return await super().settle_slos([msgspec.structs.replace(one, rev=rows[one.job].rev) for one in known])
+        return await super().save_slos([msgspec.structs.replace(one, rev=rows[one.job].rev) for one in known])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_seed_fails_without_the_rule(store: MakeStore, complaint: str) -> None
 
 
 def test_a_seed_fails_if_calendars_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none(_: ClosedTimes, __: Sequence[Job]) -> dict[JobId, Closings]:
+    async def none(_: ClosedTimes, __: Sequence[Job]) -> dict[JobId, ClosedPeriods]:
         return {}
 
     monkeypatch.setattr(ClosedTimes, "of", none)

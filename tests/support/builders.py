@@ -18,7 +18,7 @@ from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.schedules.slo import Slo
-from mainspring.core.model.workflows.dependencies import Dependencies, Rule
+from mainspring.core.model.workflows.dependencies import Dependencies, DependencyRule
 from mainspring.core.store import NewSession
 
 #: The number of shards of the stores that contract and API tests share.
@@ -92,7 +92,7 @@ def a_run(
     limits: tuple[Limit, ...] = (),
     breaker: Breaker | None = None,
     after: Iterable[NewRun | HeldRun] = (),
-    rule: Rule = Rule.ALL_SUCCEEDED,
+    rule: DependencyRule = DependencyRule.ALL_SUCCEEDED,
     unique: Unique | None = None,
 ) -> NewRun:
     if policy is None:
@@ -245,7 +245,7 @@ def a_held_run(
     lost: int = 0,
     policy: RunPolicy = DEFAULT_POLICY,
     deadline: Instant | None = None,
-    lets_go: bool = False,
+    unblocks_others: bool = False,
     cancel_requested: bool = False,
 ) -> HeldRun:
     """A claimed run, for tests without a store."""
@@ -264,6 +264,6 @@ def a_held_run(
         started_at=SECOND,
         attempt_until=SECOND + policy.timeout,
         deadline=deadline,
-        lets_go=lets_go,
+        unblocks_others=unblocks_others,
         cancel_requested=cancel_requested,
     )

@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from uuid import uuid4
 
 from mainspring.core.model.base.instant import MILLISECOND, Micros
-from mainspring.core.model.cluster.hints import Sealer
-from mainspring.core.ports.dispatch import Dispatch
+from mainspring.core.model.cluster.hints import HintCodec
+from mainspring.core.ports.dispatch import Broker
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.kafka.address import read_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
@@ -32,18 +32,18 @@ class DispatchHarness(ABC):
 
     def __init__(self) -> None:
         self.namespace = uuid4().hex
-        self.sealer = Sealer(b"a key")
-        self._opened: list[Dispatch] = []
+        self.sealer = HintCodec(b"a key")
+        self._opened: list[Broker] = []
 
-    async def another(self, lease: Micros = SHORT_LEASE, *, key: bytes = b"a key", namespace: str = "") -> Dispatch:
+    async def another(self, lease: Micros = SHORT_LEASE, *, key: bytes = b"a key", namespace: str = "") -> Broker:
         """Open one more connection to the broker, for the same store unless ``namespace`` names another one."""
-        made = self.make(lease, Sealer(key))
+        made = self.make(lease, HintCodec(key))
         await made.open(namespace or self.namespace)
         self._opened.append(made)
         return made
 
     @abstractmethod
-    def make(self, lease: Micros, sealer: Sealer) -> Dispatch: ...
+    def make(self, lease: Micros, sealer: HintCodec) -> Broker: ...
 
     @abstractmethod
     async def smuggle(self, queue: str, message: bytes) -> None:
@@ -59,7 +59,7 @@ class OnMemory(DispatchHarness):
 
     _made: MemoryDispatch | None = None
 
-    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
         if self._made is None:
             self._made = MemoryDispatch(SystemClock(), sealer, lease)
         return self._made
@@ -83,7 +83,7 @@ class OnServer(DispatchHarness):
 class OnRedis(OnServer):
     service = "redis"
 
-    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
         return RedisDispatch(self.address, SystemClock(), sealer, lease)
 
     async def smuggle(self, queue: str, message: bytes) -> None:
@@ -106,7 +106,7 @@ class OnRabbit(OnServer):
     ordered = False
     service = "rabbitmq"
 
-    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
         return RabbitDispatch(self.address, SystemClock(), sealer, lease)
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ class OnKafka(OnServer):
         self.topics = f"run-{self.namespace}.{{queue}}"
         self.url = f"{address}/?topics={self.topics}&retries=retry-{self.namespace}&partitions=3"
 
-    def make(self, lease: Micros, sealer: Sealer) -> Dispatch:
+    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
         return KafkaDispatch(self.url, SystemClock(), sealer, lease)
 
     async def smuggle(self, queue: str, message: bytes) -> None:

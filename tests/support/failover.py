@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx2
 import msgspec
 
-from tests.support.scheduler_cluster import SECOND, Cluster, Figures, Ticks, cluster
+from tests.support.scheduler_cluster import SECOND, Cluster, RunMetrics, Ticks, cluster
 from tests.support.waiting import wait_until
 from tools.services import ensure
 from tools.services.ensemble import Ensemble, Node, ask
@@ -65,18 +65,18 @@ def address_of(engine: str) -> Iterator[str]:
 
 
 async def measure(engine: str, fault: str, repeat: int) -> dict[str, object]:
-    figures: list[Figures] = []
+    metrics: list[RunMetrics] = []
     with address_of(engine) as address:
         async with cluster(ensure("postgres"), address) as found:
             for number in range(repeat):
                 # A random moment between two renewals.
                 await asyncio.sleep(random.random() / 4)
-                figures.append(await found.end(list(found.schedulers)[number % len(found.schedulers)], fault))
-                sys.stderr.write(f"{number}: moved {figures[-1].moved:.2f} s, latest {figures[-1].latest:.2f} s\n")
-                if figures[-1].latest > LATE:
+                metrics.append(await found.end(list(found.schedulers)[number % len(found.schedulers)], fault))
+                sys.stderr.write(f"{number}: moved {metrics[-1].moved:.2f} s, latest {metrics[-1].latest:.2f} s\n")
+                if metrics[-1].latest > LATE:
                     sys.stderr.write(found.logs() + "\n")
             ticks = await found.ticks()
-    moved, latest = (sorted(getattr(figure, name) for figure in figures) for name in ("moved", "latest"))
+    moved, latest = (sorted(getattr(figure, name) for figure in metrics) for name in ("moved", "latest"))
     return {
         "engine": engine,
         "fault": fault,
@@ -110,13 +110,13 @@ async def outage(found: Cluster, ensemble: Ensemble, seconds: float = 0, runs: i
 async def measure_outage(engine: str, seconds: float) -> dict[str, object]:
     with throwaway(BREAKABLE[engine]) as ensemble:
         async with cluster(ensure("postgres"), ensemble.address()) as found:
-            figures = await outage(found, ensemble, seconds)
+            metrics = await outage(found, ensemble, seconds)
     return {
         "engine": engine,
         "away": seconds,
-        "worker_seconds_for_200_runs": round(figures.worked, 2),
-        "fires_again_after": round(figures.back, 2),
-        **msgspec.to_builtins(figures.ticks),
+        "worker_seconds_for_200_runs": round(metrics.worked, 2),
+        "fires_again_after": round(metrics.back, 2),
+        **msgspec.to_builtins(metrics.ticks),
     }
 
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.cluster.hints import Hint, Sealer, rank_of_message
+from mainspring.core.model.cluster.hints import Hint, HintCodec, read_rank
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import LEASE, Delivery
+from mainspring.core.ports.dispatch import LEASE, HintDelivery
 
 
 class _Queue:
@@ -20,7 +20,7 @@ class _Queue:
         self.came = asyncio.Event()
 
     def put(self, message: bytes, priority: int = 0) -> None:
-        heapq.heappush(self.ready, (rank_of_message(message), message, priority))
+        heapq.heappush(self.ready, (read_rank(message), message, priority))
         self.came.set()
 
     def pop(self, priority: int | None) -> tuple[bytes, int] | None:
@@ -37,7 +37,7 @@ class MemoryDispatch:
     kind = "memory"
     by_priority = True
 
-    def __init__(self, clock: Clock, sealer: Sealer, lease: Micros = LEASE) -> None:
+    def __init__(self, clock: Clock, sealer: HintCodec, lease: Micros = LEASE) -> None:
         self.refused = 0
         self._clock = clock
         self._sealer = sealer
@@ -56,13 +56,13 @@ class MemoryDispatch:
         """Whatever anybody puts there."""
         self._queues[queue].put(message, priority)
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:
         return await self._take(queue, limit, wait, None)
 
-    async def take_of(self, queue: str, priority: int, limit: int, wait: Micros) -> list[Delivery]:
+    async def take_priority(self, queue: str, priority: int, limit: int, wait: Micros) -> list[HintDelivery]:
         return await self._take(queue, limit, wait, priority)
 
-    async def _take(self, queue: str, limit: int, wait: Micros, priority: int | None) -> list[Delivery]:
+    async def _take(self, queue: str, limit: int, wait: Micros, priority: int | None) -> list[HintDelivery]:
         place = self._queues[queue]
         until = self._clock.monotonic() + wait
         while True:
@@ -77,13 +77,13 @@ class MemoryDispatch:
             except TimeoutError:
                 continue
 
-    def _pop(self, queue: str, place: _Queue, limit: int, priority: int | None) -> list[Delivery]:
+    def _pop(self, queue: str, place: _Queue, limit: int, priority: int | None) -> list[HintDelivery]:
         now = self._clock.monotonic()
         for message, (until, of) in [*place.taken.items()]:
             if until <= now:
                 del place.taken[message]
                 place.put(message, of)
-        found: list[Delivery] = []
+        found: list[HintDelivery] = []
         while len(found) < limit and (popped := place.pop(priority)) is not None:
             message, of = popped
             hint = self._sealer.open(queue, message)
@@ -91,10 +91,10 @@ class MemoryDispatch:
                 self.refused += 1
             elif not any(delivery.receipt == message for delivery in found):
                 place.taken[message] = now + self._lease, of
-                found.append(Delivery(hint, message))
+                found.append(HintDelivery(hint, message))
         return found
 
-    async def done(self, deliveries: Sequence[Delivery]) -> None:
+    async def done(self, deliveries: Sequence[HintDelivery]) -> None:
         for delivery in deliveries:
             receipt = delivery.receipt
             assert isinstance(receipt, bytes)

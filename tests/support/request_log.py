@@ -7,16 +7,16 @@ from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.events.record_mapping import Record
-from mainspring.core.ports.ingest import Ask, Refusal
+from mainspring.core.ports.ingest import JobRequest, Rejection
 
 
 class MemoryLog:
     def __init__(self, sent_at: Instant) -> None:
         self.away = False
         #: Rejected requests with their reasons.
-        self.dead: list[tuple[Ask, Refusal]] = []
+        self.dead: list[tuple[JobRequest, Rejection]] = []
         self._sent_at = sent_at
-        self._records: list[Ask] = []
+        self._records: list[JobRequest] = []
         self._done: set[int] = set()
         self._next = 0
         self._came = asyncio.Event()
@@ -37,7 +37,7 @@ class MemoryLog:
         """``topic``: one whose records are mapped. Then the key is the record's own."""
         place = len(self._records)
         self._records.append(
-            Ask(
+            JobRequest(
                 body=body,
                 key=key if key and not topic else f"log/{place}",
                 tenant=tenant,
@@ -69,7 +69,7 @@ class MemoryLog:
 
     async def close(self) -> None: ...
 
-    async def take(self, limit: int, wait: Micros) -> list[Ask]:
+    async def take(self, limit: int, wait: Micros) -> list[JobRequest]:
         self._here()
         if self._next >= len(self._records):
             self._came.clear()
@@ -82,13 +82,13 @@ class MemoryLog:
         self._next += len(found)
         return [ask for ask in found if ask.receipt not in self._done]
 
-    async def done(self, asks: Sequence[Ask]) -> None:
+    async def done(self, asks: Sequence[JobRequest]) -> None:
         self._here()
         for ask in asks:
             assert isinstance(ask.receipt, int)
             self._done.add(ask.receipt)
 
-    async def refuse(self, refused: Sequence[tuple[Ask, Refusal]]) -> None:
+    async def refuse(self, refused: Sequence[tuple[JobRequest, Rejection]]) -> None:
         self._here()
         self.dead += refused
         await self.done([ask for ask, _ in refused])

@@ -27,7 +27,7 @@ CRONS = 50
 SECOND = 1_000_000
 
 
-class Figures(msgspec.Struct, kw_only=True):
+class RunMetrics(msgspec.Struct, kw_only=True):
     """Measurements of one repetition."""
 
     #: Seconds until other schedulers owned every shard of the one that ended.
@@ -119,7 +119,7 @@ class Cluster:
         await eventually(condition, self._processes.logs, deadline=START_SECONDS)
         return time.monotonic() - begun
 
-    async def end(self, name: str, fault: str, frozen_for: float = 4.0) -> Figures:
+    async def end(self, name: str, fault: str, frozen_for: float = 4.0) -> RunMetrics:
         """End one scheduler, wait until others own its shards, and start another one or let it continue."""
         process = self.schedulers[name]
         member = await self.connection.fetchval(
@@ -144,7 +144,7 @@ class Cluster:
             del self.schedulers[name]
             self.start()
         await self.until_balanced()
-        return Figures(moved=took, latest=(await self.ticks(since=begun - 2 * SECOND)).latest)
+        return RunMetrics(moved=took, latest=(await self.ticks(since=begun - 2 * SECOND)).latest)
 
     async def work(self, runs: int) -> float:
         """Submit runs and wait until a worker has completed them; how many seconds that took."""

@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.schedule import CronSchedule
 from mainspring.core.ports.storage.coordination import Membership
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.scheduler.scheduler import Scheduler
-from mainspring.core.store import Fired, Staged
+from mainspring.core.store import FireResult, StageResult
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import START, VirtualClock
 
@@ -38,7 +38,7 @@ class RemoteStore(MemoryStore):
         if self.away:
             raise StoreUnavailable("the network is down")
 
-    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         await self.travel("stage")
         staged = await super().stage(owner, shards, limit)
         await self.clock.sleep(self.latency)
@@ -56,7 +56,7 @@ class RemoteStore(MemoryStore):
         await self.clock.sleep(self.latency)
         return jobs
 
-    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         await self.travel("fire")
         fired = await super().fire(owner, fires)
         # Some ten microseconds for each fire, as in a database.

@@ -11,7 +11,7 @@ import asyncpg
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import MOVES, RunState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
@@ -133,7 +133,7 @@ def record_known_ends(store: Operations) -> set[RunId]:
     finish = store.finish
     known: set[RunId] = set()
 
-    async def record(ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+    async def record(ends: Sequence[KnownOutcome], author: Author) -> dict[RunId, RunState]:
         known.update(end.run for end in ends)
         return await finish(ends, author)
 

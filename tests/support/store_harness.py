@@ -24,15 +24,15 @@ from mainspring.core.ports.events_out import EventFacts
 from mainspring.core.ports.storage.access import Access
 from mainspring.core.ports.storage.catalog import Catalog, Reports
 from mainspring.core.ports.storage.clocks import Clocks
-from mainspring.core.ports.storage.coordination import Sealing
+from mainspring.core.ports.storage.coordination import EpochCoordinator
 from mainspring.core.ports.storage.dead_letters import DeadLetters
-from mainspring.core.ports.storage.explaining import Explaining
+from mainspring.core.ports.storage.explaining import ExplanationReads
 from mainspring.core.ports.storage.leases import Leases
 from mainspring.core.ports.storage.notifications import NotificationStore
 from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.ports.storage.run_logs import LogShelf
-from mainspring.core.ports.storage.usage import Budgeting
-from mainspring.core.store import Accepted, Demand, EventBatch, Fired, Retention, Staged, Store
+from mainspring.core.ports.storage.usage import BudgetStore
+from mainspring.core.store import Demand, EventBatch, FireResult, Retention, StageResult, Store, SubmitResult
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sqlite import SqliteStore
@@ -60,11 +60,11 @@ SERVE_THE_API = frozenset({"memory", "sqlite", "postgres", "several"})
 
 class CoordinatedStore(
     Store,
-    Sealing,
+    EpochCoordinator,
     Clocks,
     Catalog,
-    Explaining,
-    Budgeting,
+    ExplanationReads,
+    BudgetStore,
     Reports,
     Access,
     Operations,
@@ -137,7 +137,7 @@ class Harness(ABC):
     async def now(self) -> Instant:
         return await self.store.now()
 
-    async def submit(self, *runs: NewRun) -> list[Accepted]:
+    async def submit(self, *runs: NewRun) -> list[SubmitResult]:
         return await self.store.submit(runs)
 
     async def worker(self, ttl: Micros = 365 * DAY, labels: tuple[str, ...] = ()) -> SessionId:
@@ -195,7 +195,7 @@ class Harness(ABC):
             await self.store.take(self._owner, self.all_shards)
         return self._owner
 
-    async def stage(self, limit: int = 1_000) -> Staged:
+    async def stage(self, limit: int = 1_000) -> StageResult:
         return await self.store.stage(await self.owner(), self.all_shards, limit)
 
     async def resolve(self, limit: int = 1_000) -> int:
@@ -214,7 +214,7 @@ class Harness(ABC):
         assert stored is not None
         return stored
 
-    async def fire_due(self) -> list[Fired]:
+    async def fire_due(self) -> list[FireResult]:
         """Fire every due tick, as the scheduler does."""
         jobs = await self.store.due_jobs(self.all_shards, await self.now(), 1_000)
         return await self.store.fire(await self.owner(), plan(jobs, await self.now()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
-from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.redis.dispatch import RedisDispatch
 from mainspring.stores.postgres import PostgresStore
@@ -43,7 +43,7 @@ async def test_redis_may_lose_repeat_and_delay_hints_and_every_run_is_completed_
 ) -> None:
     client = await start_two_workers(processes)
     address = server.address()
-    publisher = RedisDispatch(address, SystemClock(), Sealer((await store.hint_key()).encode()))
+    publisher = RedisDispatch(address, SystemClock(), HintCodec((await store.hint_key()).encode()))
     await publisher.open(await store.identity())
     async with Load(store, postgres_database) as load:
         async with redis.Redis.from_url(address) as outside:

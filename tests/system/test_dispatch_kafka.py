@@ -19,7 +19,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.runtime.system_clock import SystemClock
@@ -103,7 +103,7 @@ async def test_kafka_may_lose_and_repeat_hints_and_every_run_is_completed_once(
     monkeypatch.setenv("MAINSPRING_DISPATCH_BROKER", broker.url)
     group = f"mainspring.{await store.identity()}.load"
     client, up = await start_worker(processes)
-    publisher = KafkaDispatch(broker.url, SystemClock(), Sealer((await store.hint_key()).encode()))
+    publisher = KafkaDispatch(broker.url, SystemClock(), HintCodec((await store.hint_key()).encode()))
     await publisher.open(await store.identity())
     async with Load(store, postgres_database) as load:
         await until_fed(client, processes)

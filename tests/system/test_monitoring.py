@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind, Whose
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind, Whose
 from tests.support.load import PAUSE_SECONDS
 from tests.support.monitoring import Monitoring
 from tests.support.processes import kill
@@ -145,7 +145,7 @@ async def test_every_metric_of_every_role_is_declared_and_passes_the_lint(
             types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
             assert types.keys() <= declared.keys()
             for name, kind in types.items():
-                assert declared[name].kind == Kind(kind)
+                assert declared[name].kind == MetricKind(kind)
                 assert declared[name].whose in whose, (role, name)
             seen |= types.keys()
     # The others need a sink, a broker, requests by Kafka, an archive, a log store, a standby, more rights in

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
@@ -95,7 +95,7 @@ async def test_rabbitmq_may_lose_and_repeat_hints_and_every_run_is_completed_onc
     server, address = setup
     client = await start_two_workers(processes)
     names = await name_queues(store, address)
-    publisher = RabbitDispatch(address, SystemClock(), Sealer((await store.hint_key()).encode()))
+    publisher = RabbitDispatch(address, SystemClock(), HintCodec((await store.hint_key()).encode()))
     await publisher.open(await store.identity())
     await until_consumed(address, names[-1], 2, processes)
     async with Load(store, postgres_database) as load:

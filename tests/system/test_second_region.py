@@ -225,7 +225,7 @@ async def test_the_far_region_takes_over_when_the_near_one_is_lost(
             if client is not None:
                 await client.stop()
             await store.close()
-        figures = {
+        metrics = {
             "kind": kind,
             "acknowledged": len(before),
             "lost": len(gone),
@@ -233,12 +233,12 @@ async def test_the_far_region_takes_over_when_the_near_one_is_lost(
             "server": float(output.split(" is the primary after ")[1].split(" s,")[0]),
             "down": round(answered, 1),
         }
-        note(figures)
+        note(metrics)
         if sync:
-            assert gone == [], figures
+            assert gone == [], metrics
         else:
             # The near region acknowledged commits while it could not reach the far one.
-            assert gone, figures
+            assert gone, metrics
 
 
 def kill_all(pid: int) -> None:
@@ -276,10 +276,10 @@ async def knows(server: LocalPostgres, run: RunId) -> bool:
         await connection.close()
 
 
-def note(figures: dict[str, Any]) -> None:
+def note(metrics: dict[str, Any]) -> None:
     if file := os.environ.get("REGIONS"):
         with Path(file).open("a") as out:
-            out.write(json.dumps(figures) + "\n")
+            out.write(json.dumps(metrics) + "\n")
 
 
 async def read_epoch(server: LocalPostgres) -> int:

@@ -14,7 +14,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.wakeups import CANCELS
 from mainspring.core.worker.builtin.confinement import Confinement, Limits
-from mainspring.core.worker.builtin.process import Order, Program
+from mainspring.core.worker.builtin.process import Program, ProgramSpec
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from mainspring.core.worker.executors.marks import marked
 from tests.support.builders import a_policy, a_run
@@ -150,7 +150,7 @@ until [ -e apart ]; do sleep 0.1; done
 """
     environment = {"PATH": os.environ["PATH"], "MAINSPRING_RUN_ID": "none", "MAINSPRING_FENCE": "1"}
     argv = ["sh", "-c", script, sys.executable, burn]
-    order = Order(argv=argv, environment=environment, folder=str(tmp_path))
+    order = ProgramSpec(argv=argv, environment=environment, folder=str(tmp_path))
     program = Program(order, stdin=b"", keep=0, tell=lambda line, cut: None)
     ended = await program.ended
     program.stdout.close()

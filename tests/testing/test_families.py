@@ -3,7 +3,7 @@
 from mainspring import Mainspring
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.testing import TestScheduler
 from tests.support.builders import a_run, an_id
 
@@ -52,7 +52,7 @@ async def test_a_run_whose_dependency_rule_can_no_longer_hold_is_skipped_at_once
         jobs = (await app.runtime()).jobs
         parent = a_run(task=work.name, payload=b"{}", delay=3_600_000_000)
         child = a_run(task=work.name, payload=b"{}", after=[parent])
-        done = a_run(task=work.name, payload=b"{}", after=[parent, child], rule=Rule.ALL_DONE)
+        done = a_run(task=work.name, payload=b"{}", after=[parent, child], rule=DependencyRule.ALL_DONE)
         await jobs.submit_many([parent, child, done])
         await jobs.cancel_runs([parent.id])
         await s.run_until_idle()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mainspring import Mainspring
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
+from mainspring.core.model.workflows.dependencies import DependencyRule, EndedParent, decide
 from mainspring.core.model.workflows.workflow import layers, newest, retried, to_retry
 from mainspring.sdk.workflow import Step
 from mainspring.testing import TestScheduler
@@ -18,7 +18,7 @@ SUCCEEDED, FAILED, SKIPPED = RunState.SUCCEEDED, RunState.FAILED, RunState.SKIPP
 class Planned:
     """A node of a random workflow: its parents by number, its rule, and whether it fails."""
 
-    def __init__(self, parents: frozenset[int], rule: Rule, fails: bool) -> None:
+    def __init__(self, parents: frozenset[int], rule: DependencyRule, fails: bool) -> None:
         self.parents = sorted(parents)
         self.rule = rule
         self.fails = fails
@@ -32,7 +32,7 @@ def workflows(draw: st.DrawFn) -> list[Planned]:
     nodes = []
     for number in range(draw(st.integers(1, 12))):
         parents = draw(st.frozensets(st.integers(0, number - 1), max_size=4)) if number else frozenset()
-        nodes.append(Planned(parents, draw(st.sampled_from(list(Rule))), draw(st.booleans())))
+        nodes.append(Planned(parents, draw(st.sampled_from(list(DependencyRule))), draw(st.booleans())))
     return nodes
 
 
@@ -42,7 +42,7 @@ def model(nodes: list[Planned], healed: bool = False) -> list[RunState]:
     for node in nodes:
         ends = [states[parent] for parent in node.parents]
         succeeded = ends.count(SUCCEEDED)
-        ended = Ended(
+        ended = EndedParent(
             parents=len(ends), succeeded=succeeded, otherwise=len(ends) - succeeded, failed=ends.count(FAILED)
         )
         goes = not ends or decide(node.rule, ended) == "go"

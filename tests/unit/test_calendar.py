@@ -20,7 +20,12 @@ from mainspring.core.model.schedules.calendar import (
     OpenHours,
     WhenClosed,
 )
-from mainspring.core.model.schedules.closed_periods import Closed, Closings, Placed, closings_of
+from mainspring.core.model.schedules.closed_periods import (
+    ClosedPeriods,
+    CompiledCalendar,
+    TickPlacement,
+    select_closed_periods,
+)
 from tests.support.line_count import at_most_lines
 
 #: Zones that change their offset at odd hours, by half an hour or at midnight, and one that never does.
@@ -34,13 +39,13 @@ def at(text: str) -> Instant:
     return parse_instant(text)
 
 
-def closed(spec: CalendarSpec, name: str = "office", version: int = 1) -> Closed:
+def closed(spec: CalendarSpec, name: str = "office", version: int = 1) -> CompiledCalendar:
     spec.check()
-    return Closed(Calendar(tenant="default", name=name, version=version, spec=spec))
+    return CompiledCalendar(Calendar(tenant="default", name=name, version=version, spec=spec))
 
 
-def closed_periods(*specs: CalendarSpec, rule: WhenClosed = WhenClosed.SKIP) -> Closings:
-    return Closings([closed(spec, f"calendar-{number}") for number, spec in enumerate(specs)], rule)
+def closed_periods(*specs: CalendarSpec, rule: WhenClosed = WhenClosed.SKIP) -> ClosedPeriods:
+    return ClosedPeriods([closed(spec, f"calendar-{number}") for number, spec in enumerate(specs)], rule)
 
 
 @cache
@@ -137,12 +142,12 @@ def test_closed_periods_agree_with_a_scan_of_every_minute(
 def test_a_tick_on_a_weekend_moves_to_friday_night_or_monday_morning() -> None:
     weekends = CalendarSpec(timezone="Europe/Paris", closed_days=("sat", "sun"))
     sunday = at("2026-03-29T07:00:00Z")
-    assert closed_periods(weekends).place(sunday) == Placed(None, "calendar: calendar-0, version 1")
+    assert closed_periods(weekends).place(sunday) == TickPlacement(None, "calendar: calendar-0, version 1")
     before = closed_periods(weekends, rule=WhenClosed.BEFORE).place(sunday)
-    assert before == Placed(at("2026-03-27T22:59:59Z"), "moved before, calendar: calendar-0, version 1")
+    assert before == TickPlacement(at("2026-03-27T22:59:59Z"), "moved before, calendar: calendar-0, version 1")
     # Clocks go forward that morning.
     after = closed_periods(weekends, rule=WhenClosed.AFTER).place(sunday)
-    assert after == Placed(at("2026-03-29T22:00:00Z"), "moved after, calendar: calendar-0, version 1")
+    assert after == TickPlacement(at("2026-03-29T22:00:00Z"), "moved after, calendar: calendar-0, version 1")
 
 
 def test_the_first_calendar_that_is_closed_gives_the_reason() -> None:
@@ -168,13 +173,13 @@ def test_a_calendar_covers_everything_or_its_tags_queues_and_named_jobs() -> Non
     named = closed(CalendarSpec(freezes=freeze), "named")
 
     def list_calendars(*names: str, tags: tuple[str, ...] = (), queue: str = "default") -> list[str]:
-        found = closings_of([everything, tagged, named], names, tags, queue, WhenClosed.SKIP)
+        found = select_closed_periods([everything, tagged, named], names, tags, queue, WhenClosed.SKIP)
         return [] if found is None else [calendar.name for calendar in found.calendars]
 
     assert list_calendars() == ["everything"]
     assert list_calendars("named") == ["everything", "named"]
     assert list_calendars(tags=("x", "db")) == list_calendars(queue="mail") == ["everything", "tagged"]
-    assert closings_of([named], [], [], "default", WhenClosed.SKIP) is None
+    assert select_closed_periods([named], [], [], "default", WhenClosed.SKIP) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from mainspring.config.settings import Settings
 from mainspring.core.model.base.addresses import Tls
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.cluster.coordination import Engine, read_coordination
+from mainspring.core.model.cluster.coordination import CoordinatorAddress, read_coordination
 from mainspring.integrations.shard_table import decode_owners, encode_owners
 
 
@@ -47,7 +47,9 @@ def test_a_coordinator_address_may_contain_credentials(kind: str) -> None:
 
 @pytest.mark.parametrize(("scheme", "port"), [("etcds", 2379), ("zookeepers", 2281)])
 def test_a_scheme_that_ends_in_s_enables_tls(scheme: str, port: int) -> None:
-    assert read_coordination(f"{scheme}://a/x?ssl_ca_certs=ca.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem") == Engine(
+    assert read_coordination(
+        f"{scheme}://a/x?ssl_ca_certs=ca.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem"
+    ) == CoordinatorAddress(
         kind=scheme.removesuffix("s"),
         url=f"{scheme}://a/x?ssl_ca_certs=ca.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem",
         nodes=(("a", port),),

@@ -9,7 +9,15 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.base.merge_patch import check_patch, patched
-from mainspring.core.model.runs.dead_letters import ALARM_EVERY, GROWS_BY, GROWS_WITHIN, QUIET, Watch, trend_of, watch
+from mainspring.core.model.runs.dead_letters import (
+    ALARM_EVERY,
+    GROWS_BY,
+    GROWS_WITHIN,
+    QUIET,
+    DeadLetterWatch,
+    trend_of,
+    watch,
+)
 from mainspring.core.model.runs.replay import AT_ONCE, Replay, judged, room, stopped
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
@@ -21,7 +29,7 @@ NOW = 1_000 * DAY
 
 @given(st.lists(st.tuples(st.integers(SECOND, 2 * HOUR), st.integers(1, 300)), min_size=1, max_size=40))
 def test_an_alarm_is_raised_for_a_new_group_and_hourly_for_quick_growth(looks: list[tuple[int, int]]) -> None:
-    seen: Watch | None = None
+    seen: DeadLetterWatch | None = None
     now, grew_at = NOW, None
     for pause, new in looks:
         now += pause

@@ -10,8 +10,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.workflows.dependencies import (
     MAX_PARENTS,
     Dependencies,
-    Ended,
-    Rule,
+    DependencyRule,
+    EndedParent,
     check_no_circle,
     decide,
     find_circle,
@@ -24,8 +24,8 @@ STATES = ["succeeded", "failed", "cancelled", "skipped"]
 GRAPHS = st.dictionaries(st.integers(0, 12).map(str), st.lists(st.integers(0, 12).map(str), max_size=4), max_size=12)
 
 
-def count(states: list[str], parents: int) -> Ended:
-    return Ended(
+def count(states: list[str], parents: int) -> EndedParent:
+    return EndedParent(
         parents=parents,
         succeeded=states.count("succeeded"),
         otherwise=len(states) - states.count("succeeded"),
@@ -33,8 +33,8 @@ def count(states: list[str], parents: int) -> Ended:
     )
 
 
-@given(rule=st.sampled_from(Rule), ends=st.lists(st.sampled_from(STATES), min_size=1, max_size=6))
-def test_a_decision_is_final_and_is_made_when_all_parents_have_ended(rule: Rule, ends: list[str]) -> None:
+@given(rule=st.sampled_from(DependencyRule), ends=st.lists(st.sampled_from(STATES), min_size=1, max_size=6))
+def test_a_decision_is_final_and_is_made_when_all_parents_have_ended(rule: DependencyRule, ends: list[str]) -> None:
     decisions = [decide(rule, count(ends[:known], len(ends))) for known in range(len(ends) + 1)]
     assert decisions[0] == "wait"
     assert decisions[-1] != "wait"
@@ -42,13 +42,13 @@ def test_a_decision_is_final_and_is_made_when_all_parents_have_ended(rule: Rule,
     assert len(set(decided)) == 1
 
 
-@given(rule=st.sampled_from(Rule), ends=st.lists(st.sampled_from(STATES), min_size=1, max_size=6))
-def test_each_rule_decides_by_the_outcomes_of_all_parents(rule: Rule, ends: list[str]) -> None:
+@given(rule=st.sampled_from(DependencyRule), ends=st.lists(st.sampled_from(STATES), min_size=1, max_size=6))
+def test_each_rule_decides_by_the_outcomes_of_all_parents(rule: DependencyRule, ends: list[str]) -> None:
     goes = {
-        Rule.ALL_SUCCEEDED: all(end == "succeeded" for end in ends),
-        Rule.ALL_DONE: True,
-        Rule.ANY_SUCCEEDED: "succeeded" in ends,
-        Rule.ANY_FAILED: "failed" in ends,
+        DependencyRule.ALL_SUCCEEDED: all(end == "succeeded" for end in ends),
+        DependencyRule.ALL_DONE: True,
+        DependencyRule.ANY_SUCCEEDED: "succeeded" in ends,
+        DependencyRule.ANY_FAILED: "failed" in ends,
     }[rule]
     assert decide(rule, count(ends, len(ends))) == ("go" if goes else "skip")
 
@@ -56,7 +56,7 @@ def test_each_rule_decides_by_the_outcomes_of_all_parents(rule: Rule, ends: list
 @given(ends=st.lists(st.sampled_from(STATES), max_size=5))
 def test_a_decision_is_made_as_soon_as_it_is_certain(ends: list[str]) -> None:
     """A child waits only while its last parent can still change the decision."""
-    for rule in (Rule.ALL_SUCCEEDED, Rule.ANY_SUCCEEDED, Rule.ANY_FAILED):
+    for rule in (DependencyRule.ALL_SUCCEEDED, DependencyRule.ANY_SUCCEEDED, DependencyRule.ANY_FAILED):
         possible = {decide(rule, count([*ends, last], len(ends) + 1)) for last in STATES}
         assert decide(rule, count(ends, len(ends) + 1)) == (possible.pop() if len(possible) == 1 else "wait")
 
@@ -109,8 +109,8 @@ def test_the_error_names_the_nodes_of_a_cycle() -> None:
 
 def test_a_skipped_run_names_its_parent_or_says_that_nothing_failed() -> None:
     parent = an_id()
-    assert reason_of_skip(Rule.ALL_SUCCEEDED, parent, "failed") == f"parent {parent} failed"
-    assert reason_of_skip(Rule.ANY_FAILED, parent, "succeeded") == "nothing to clean up"
+    assert reason_of_skip(DependencyRule.ALL_SUCCEEDED, parent, "failed") == f"parent {parent} failed"
+    assert reason_of_skip(DependencyRule.ANY_FAILED, parent, "succeeded") == "nothing to clean up"
 
 
 def test_invalid_dependencies_are_rejected() -> None:

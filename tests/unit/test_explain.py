@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.core.model.explain.reason import Holder, Reason, over_at
-from mainspring.core.model.explain.runs import Facts, PausedBy, explain
+from mainspring.core.model.explain.runs import PausedBy, RunSituation, explain
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, RetryBudget
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import ENDED, RunState
@@ -28,7 +28,7 @@ reasons = st.builds(
     Reason, code=st.just("limit"), words=st.just("w"), until=st.none() | st.integers(NOW - HOUR, NOW + HOUR)
 )
 facts = st.builds(
-    Facts,
+    RunSituation,
     now=st.just(NOW),
     workers=st.integers(0, 2),
     workers_knowing_task=st.integers(0, 2),
@@ -45,7 +45,7 @@ facts = st.builds(
 
 @given(st.sampled_from(list(RunState)), facts, st.integers(-HOUR, HOUR), st.integers(0, 3))
 def test_every_state_has_a_reason_and_only_waiting_runs_an_estimated_start(
-    state: RunState, known: Facts, later: int, attempt: int
+    state: RunState, known: RunSituation, later: int, attempt: int
 ) -> None:
     found = explain(a_view(state, due=NOW + later, attempt=attempt), known)
     assert found.because
@@ -68,36 +68,36 @@ def test_a_start_is_estimated_only_if_every_reason_has_an_end() -> None:
 
 
 def test_a_blocked_run_names_the_run_that_holds_its_key() -> None:
-    [reason] = explain(a_view(RunState.BLOCKED, key="k"), Facts(now=NOW, key_holder="abc")).because
+    [reason] = explain(a_view(RunState.BLOCKED, key="k"), RunSituation(now=NOW, key_holder="abc")).because
     assert (reason.code, reason.holders) == ("ordering-key", (Holder("run", "abc"),))
-    [reason] = explain(a_view(RunState.BLOCKED), Facts(now=NOW)).because
+    [reason] = explain(a_view(RunState.BLOCKED), RunSituation(now=NOW)).because
     assert reason.code == "overlap"
 
 
 def test_a_run_blocked_by_a_limit_is_explained_by_the_limit() -> None:
     limit = Reason(code="limit", words="3 of customer:7 run", holders=(Holder("key", "customer:7"),))
-    assert explain(a_view(RunState.BLOCKED), Facts(now=NOW, also=(limit,))).because == [limit]
+    assert explain(a_view(RunState.BLOCKED), RunSituation(now=NOW, also=(limit,))).because == [limit]
 
 
 def test_a_retry_a_release_and_a_future_run_have_different_reasons() -> None:
     for attempt, reason, code in ((0, "", "not-due"), (2, "timeout", "retry"), (0, "released", "put-off")):
         view = a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=attempt, reason=reason)
-        found = explain(view, Facts(now=NOW))
+        found = explain(view, RunSituation(now=NOW))
         assert (found.because[0].code, found.estimated_start) == (code, NOW + MINUTE)
 
 
 def test_a_running_run_names_its_worker_and_its_time_limit() -> None:
     view = a_view(RunState.RUNNING, attempt=1, started_at=NOW - SECOND, session=SessionId(7), executor="w")
-    [reason] = explain(view, Facts(now=NOW)).because
+    [reason] = explain(view, RunSituation(now=NOW)).because
     assert (reason.holders, reason.until) == ((Holder("worker", "7"),), NOW - SECOND + HOUR)
-    [asked] = explain(a_view(RunState.CANCELLING, session=SessionId(7)), Facts(now=NOW)).because
+    [asked] = explain(a_view(RunState.CANCELLING, session=SessionId(7)), RunSituation(now=NOW)).because
     assert (asked.code, asked.holders) == ("cancelling", (Holder("worker", "7"),))
 
 
 def test_every_final_state_is_explained() -> None:
     for state in ENDED:
-        assert explain(a_view(state), Facts(now=NOW)).because[0].code == state.value
-    expired = explain(a_view(RunState.SKIPPED, reason="expired"), Facts(now=NOW))
+        assert explain(a_view(state), RunSituation(now=NOW)).because[0].code == state.value
+    expired = explain(a_view(RunState.SKIPPED, reason="expired"), RunSituation(now=NOW))
     assert "startWithin" in expired.reasons[0]
-    failed = explain(a_view(RunState.FAILED, reason="error"), Facts(now=NOW))
+    failed = explain(a_view(RunState.FAILED, reason="error"), RunSituation(now=NOW))
     assert "runs retry" in failed.hints[0]

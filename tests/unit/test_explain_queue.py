@@ -8,7 +8,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.explain.limits import NAMED
 from mainspring.core.model.explain.queues import reason_of_full_queue
-from mainspring.core.model.explain.runs import Facts, explain
+from mainspring.core.model.explain.runs import RunSituation, explain
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
@@ -34,10 +34,10 @@ def test_a_queue_without_a_concurrency_limit_is_never_full() -> None:
 
 
 def test_a_fair_queue_explains_turns_and_estimates_no_start() -> None:
-    facts = Facts(now=NOW, workers=1, workers_knowing_task=1, ahead=7, rate=1.0)
+    facts = RunSituation(now=NOW, workers=1, workers_knowing_task=1, ahead=7, rate=1.0)
     assert explain(QUEUED, facts).because[0].code == "behind"
     fair = QueuePolicy(fair=True, shares={"default": 3})
-    found = explain(QUEUED, Facts(now=NOW, workers=1, workers_knowing_task=1, ahead=7, rate=1.0, policy=fair))
+    found = explain(QUEUED, RunSituation(now=NOW, workers=1, workers_knowing_task=1, ahead=7, rate=1.0, policy=fair))
     [reason] = found.because
     assert (reason.code, found.estimated_start) == ("turns", None)
     assert reason.words == (
@@ -48,11 +48,13 @@ def test_a_fair_queue_explains_turns_and_estimates_no_start() -> None:
 
 def test_a_heavy_run_waits_for_more_than_one_slot() -> None:
     heavy = msgspec.structs.replace(QUEUED, policy=RunPolicy(weight=4))
-    [words] = explain(heavy, Facts(now=NOW, workers=1, workers_knowing_task=1, ahead=0)).reasons
+    [words] = explain(heavy, RunSituation(now=NOW, workers=1, workers_knowing_task=1, ahead=0)).reasons
     assert "4 free slots" in words
 
 
 def test_a_retry_mentions_the_retry_budget_of_its_queue() -> None:
     policy = QueuePolicy(retries=RetryBudget(most=10, per=SECOND))
-    [words] = explain(a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=1), Facts(now=NOW, policy=policy)).reasons
+    [words] = explain(
+        a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=1), RunSituation(now=NOW, policy=policy)
+    ).reasons
     assert words.endswith("queue 'default' lets 10/1s retries come")

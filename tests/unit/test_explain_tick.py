@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.core.model.explain.ticks import TickExplained, TickFacts, explain_tick
+from mainspring.core.model.explain.ticks import TickExplanation, TickFacts, explain_tick
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
@@ -30,12 +30,12 @@ def an_entry(at: Instant, reason: str = "", **more: object) -> LedgerEntry:
     return msgspec.convert({**fields, "job_version": 1, "epoch": 1, **more}, LedgerEntry)
 
 
-def explain_at(job: Job, at: Instant, **more: object) -> TickExplained:
+def explain_at(job: Job, at: Instant, **more: object) -> TickExplanation:
     known = {"version": job.version, "schedule": job.spec.schedule, "oldest": CREATED, **more}
     return explain_tick(TickFacts(now=NOW, job=job, at=at, **known))  # type: ignore[arg-type]
 
 
-def answer_and_code(found: TickExplained) -> tuple[str, str]:
+def answer_and_code(found: TickExplanation) -> tuple[str, str]:
     return found.answer, found.because[0].code
 
 

@@ -15,10 +15,10 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.fan_out import (
     LARGEST_PART,
     MAX_AT_A_TIME,
-    Counts,
-    Layout,
-    Names,
-    Survey,
+    FanOutCounts,
+    FanOutLayout,
+    FanOutNames,
+    FanOutSurvey,
     choice_of,
     count,
     layout_of,
@@ -32,7 +32,7 @@ ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPE
 
 
 @given(layouts)
-def test_every_member_is_in_exactly_one_part(layout: Layout) -> None:
+def test_every_member_is_in_exactly_one_part(layout: FanOutLayout) -> None:
     members = [number for part in range(layout.parts) for number in layout.members_of(part)]
     assert members == list(range(layout.members))
     assert all(layout.members_of(part) for part in range(layout.parts))
@@ -61,7 +61,7 @@ def test_every_member_is_counted_once_in_any_order_of_completion(members: int, a
     layout = layout_of(members, at_a_time)
     states = [chance.choice(ENDS) for _ in range(members)]
     parts = [count(len(of), [states[number] for number in of]) for of in map(layout.members_of, range(layout.parts))]
-    survey = Survey(members=members, began=0)
+    survey = FanOutSurvey(members=members, began=0)
     made, gathered = set(layout.first_parts()), set[int]()
     while survey.counts.members < members:
         if on_their_way := sorted(made - gathered):
@@ -76,27 +76,27 @@ def test_every_member_is_counted_once_in_any_order_of_completion(members: int, a
             end = max(made, default=-1) + 1
             seen = survey.after(end, {one: parts[one] for one in survey.ahead(end) if one in gathered})
             assert set(seen.open) == set(range(end)) - gathered
-            survey = msgspec.json.decode(msgspec.json.encode(seen), type=Survey)
+            survey = msgspec.json.decode(msgspec.json.encode(seen), type=FanOutSurvey)
     expected = count(members, states)
     assert survey.counts == expected
     assert (expected.words() == "") == (expected.succeeded == members)
 
 
 def test_the_counts_describe_the_members_that_did_not_succeed() -> None:
-    counts = Counts(members=1_000_000, succeeded=999_983, failed=12, cancelled=5)
+    counts = FanOutCounts(members=1_000_000, succeeded=999_983, failed=12, cancelled=5)
     assert counts.words() == "17 of 1,000,000 members did not succeed (12 failed, 5 cancelled)"
-    assert count(3, [RunState.SUCCEEDED]) == Counts(members=3, succeeded=1, skipped=2), (
+    assert count(3, [RunState.SUCCEEDED]) == FanOutCounts(members=3, succeeded=1, skipped=2), (
         "a missing member counts as skipped"
     )
 
 
 def test_ids_are_derived_from_the_root_and_are_unique() -> None:
-    layout, names = layout_of(1_200), Names(ROOT)
+    layout, names = layout_of(1_200), FanOutNames(ROOT)
     ids = [names.member(number, part) for part in range(layout.parts) for number in layout.members_of(part)]
     ids += [names.gathering(part) for part in range(layout.parts)] + [names.clean_up()]
     assert len(set(ids)) == len(ids)
     assert all(is_id(one) for one in ids)
-    assert Names(ROOT).member(7, 0) == names.member(7, 0)
+    assert FanOutNames(ROOT).member(7, 0) == names.member(7, 0)
     assert names.member(0, 0) < names.member(0, 1), "ids are ordered by part"
     milliseconds = {made_at(one) - made_at(ROOT) for one in (names.clean_up(), names.gathering(0), names.member(7, 0))}
     assert milliseconds == {0}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.core.model.base.fingerprint import fingerprint_of, kind_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint, kind_of
 from mainspring.core.model.runs.names import clean_error
 
 TRACEBACK = """Traceback (most recent call last):
@@ -13,18 +13,18 @@ ValueError: no such order {order}
 
 
 def have_same_fingerprint(one: str, other: str) -> bool:
-    return fingerprint_of("error", one) == fingerprint_of("error", other)
+    return compute_fingerprint("error", one) == compute_fingerprint("error", other)
 
 
 def test_a_fingerprint_has_sixteen_hexadecimal_digits() -> None:
-    fingerprint = fingerprint_of("error", "boom")
+    fingerprint = compute_fingerprint("error", "boom")
     assert len(fingerprint) == 16
     assert set(fingerprint) <= set("0123456789abcdef")
 
 
 def test_a_fingerprint_is_the_same_on_every_machine() -> None:
-    assert fingerprint_of("error", "ValueError: no 17") == "07fa83a628feeee7"
-    assert fingerprint_of("deadline", "") == "c567d0e18f33177a"
+    assert compute_fingerprint("error", "ValueError: no 17") == "07fa83a628feeee7"
+    assert compute_fingerprint("deadline", "") == "c567d0e18f33177a"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_different_wordings_have_different_fingerprints(one: str, other: str) ->
 
 
 def test_the_reason_changes_the_fingerprint() -> None:
-    assert fingerprint_of("error", "boom") != fingerprint_of("timeout", "boom")
+    assert compute_fingerprint("error", "boom") != compute_fingerprint("timeout", "boom")
 
 
 def test_the_kind_of_a_traceback_is_its_exception() -> None:
@@ -78,4 +78,4 @@ def test_a_long_error_has_the_kind_of_its_end() -> None:
 
 @pytest.mark.parametrize("error", ["", "\n\n", "\ud800 lone", "\x00", "'unclosed", "größe 🕰"])
 def test_every_text_has_a_fingerprint(error: str) -> None:
-    assert len(fingerprint_of("error", error)) == 16
+    assert len(compute_fingerprint("error", error)) == 16

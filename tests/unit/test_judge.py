@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tools.judge import Judgement, judge, read
-from tools.judge.history import Misread
+from tools.judge.history import DecodeError
 from tools.judge.rules import RULES, SECOND
 
 Line = dict[str, Any]
@@ -216,7 +216,7 @@ def test_each_fault_is_measured_until_the_next_one() -> None:
 
 
 def test_an_invalid_line_is_reported_by_its_number() -> None:
-    with pytest.raises(Misread, match="line 2"):
+    with pytest.raises(DecodeError, match="line 2"):
         read(['{"kind": "effect", "run": "a"}', '{"kind": "efect", "run": "a"}'])
 
 

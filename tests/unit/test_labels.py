@@ -6,7 +6,7 @@ from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.labels import MAX_LABELS, has_all, label_words, labels_of, read_label
-from mainspring.core.model.explain.runs import Facts, explain
+from mainspring.core.model.explain.runs import RunSituation, explain
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.view import RunView
@@ -117,12 +117,12 @@ def a_queued_run(requires: tuple[str, ...] = (), target: int | None = None) -> R
 
 
 def test_an_explanation_names_the_labels_that_no_worker_has() -> None:
-    facts = Facts(now=0, workers=2, workers_knowing_task=2)
+    facts = RunSituation(now=0, workers=2, workers_knowing_task=2)
     explained = explain(a_queued_run(("gpu=a100", "region=eu")), facts)
     assert explained.reasons == ["no live worker has gpu=a100, region=eu"]
     assert "--label gpu=a100 --label region=eu" in explained.hints[0]
     explained = explain(
-        a_queued_run(("gpu=a100",)), Facts(now=0, workers=2, workers_knowing_task=2, workers_with_labels=1)
+        a_queued_run(("gpu=a100",)), RunSituation(now=0, workers=2, workers_knowing_task=2, workers_with_labels=1)
     )
     assert "next in its queue" in explained.reasons[0]
     explained = explain(a_queued_run(("gpu=a100",), target=7), facts)

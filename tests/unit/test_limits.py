@@ -18,17 +18,17 @@ from mainspring.core.model.limits.limits import (
     PER_PERIOD,
     Breaker,
     Ending,
-    Gate,
-    GateState,
     Limit,
+    Limiter,
+    LimiterState,
+    build_limiters,
     check_limits,
-    gates_of,
+    describe_limiter,
     left,
     passed,
     room,
     room_comes_at,
     started,
-    words_of,
 )
 from tests.support.boundaries import around_the_boundary
 
@@ -41,9 +41,9 @@ ENDINGS: list[Ending] = ["succeeded", "failed", "other"]
 class Model:
     """The runs of one limiter, and their complete history."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-        self.state = GateState()
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+        self.state = LimiterState()
         self.now: Instant = 1_000
         self.queued: list[int] = []
         self.running: dict[int, Instant] = {}
@@ -51,15 +51,15 @@ class Model:
         self.number = 0
 
     def step(self, what: str, which: int) -> None:
-        if what == "pass" and room(self.gate, self.state, self.now):
-            self.state = passed(self.gate, self.state)
+        if what == "pass" and room(self.limiter, self.state, self.now):
+            self.state = passed(self.limiter, self.state)
             self.number += 1
             self.queued.append(self.number)
         elif what == "start" and self.queued:
             run = self.queued.pop(which % len(self.queued))
             self.running[run] = self.now
             self.starts.append(self.now)
-            self.state = started(self.gate, self.state, self.now)
+            self.state = started(self.limiter, self.state, self.now)
         elif what == "end" and self.running:
             run = list(self.running)[which % len(self.running)]
             self.leave(self.running.pop(run), ENDINGS[which % 3])
@@ -68,38 +68,38 @@ class Model:
             self.leave(None, "other")
 
     def leave(self, started_at: Instant | None, ending: Ending) -> None:
-        self.state = left(self.gate, self.state, self.now, ending, started_at=started_at)
+        self.state = left(self.limiter, self.state, self.now, ending, started_at=started_at)
 
 
 @given(most=st.integers(1, 4), events=EVENTS)
 def test_a_concurrency_limit_is_never_exceeded_and_reports_its_remaining_room(
     most: int, events: list[tuple[str, int, int]]
 ) -> None:
-    model = Model(Gate(kind=AT_A_TIME, number=1, most=most))
+    model = Model(Limiter(kind=AT_A_TIME, number=1, most=most))
     for what, which, pause in events:
         model.now += pause
         model.step(what, which)
         inside = len(model.queued) + len(model.running)
         assert inside <= most
-        assert room(model.gate, model.state, model.now) == most - inside
-        assert room_comes_at(model.gate, model.state, model.now) is None
+        assert room(model.limiter, model.state, model.now) == most - inside
+        assert room_comes_at(model.limiter, model.state, model.now) is None
 
 
 @given(most=st.integers(1, 4), events=EVENTS)
 def test_a_rate_limit_is_never_exceeded_in_any_period(most: int, events: list[tuple[str, int, int]]) -> None:
-    model = Model(Gate(kind=PER_PERIOD, number=1, most=most, per=PER))
+    model = Model(Limiter(kind=PER_PERIOD, number=1, most=most, per=PER))
     for what, which, pause in events:
         model.now += pause
         model.step(what, which)
         recent = [at for at in model.starts if at > model.now - PER]
         assert len(recent) <= most
-        assert room(model.gate, model.state, model.now) == most - len(recent) - len(model.queued)
-        comes = room_comes_at(model.gate, model.state, model.now)
+        assert room(model.limiter, model.state, model.now) == most - len(recent) - len(model.queued)
+        comes = room_comes_at(model.limiter, model.state, model.now)
         if comes is not None:
             assert comes > model.now
-            assert room(model.gate, model.state, comes - 1) == 0
-            assert room(model.gate, model.state, comes) > 0
-        elif not room(model.gate, model.state, model.now):
+            assert room(model.limiter, model.state, comes - 1) == 0
+            assert room(model.limiter, model.state, comes) > 0
+        elif not room(model.limiter, model.state, model.now):
             assert len(model.queued) == most, "only runs that have not started never free room by themselves"
     for first, last in zip(model.starts, model.starts[most:], strict=False):
         assert last - first >= PER
@@ -112,21 +112,21 @@ def test_a_rate_limit_is_never_exceeded_in_any_period(most: int, events: list[tu
 def test_a_rate_limit_holds_for_runs_with_different_maximums_at_one_limiter(
     mosts: list[int], pauses: list[int]
 ) -> None:
-    state, now, starts = GateState(), 1_000, list[Instant]()
+    state, now, starts = LimiterState(), 1_000, list[Instant]()
     for number, pause in enumerate(pauses):
         now += pause
-        gate = Gate(kind=PER_PERIOD, number=1, most=mosts[number % len(mosts)], per=PER)
-        if room(gate, state, now):
-            state = started(gate, passed(gate, state), now)
+        limiter = Limiter(kind=PER_PERIOD, number=1, most=mosts[number % len(mosts)], per=PER)
+        if room(limiter, state, now):
+            state = started(limiter, passed(limiter, state), now)
             starts.append(now)
-            assert sum(at > now - PER for at in starts) <= gate.most
+            assert sum(at > now - PER for at in starts) <= limiter.most
 
 
 class Task:
     """The runs of a task with a breaker, and the rule of the breaker implemented a second time."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.model = Model(gate)
+    def __init__(self, limiter: Limiter) -> None:
+        self.model = Model(limiter)
         self.failures: list[Instant] = []
         self.opens_at: Instant | None = None
         self.trial: int | None = None
@@ -135,7 +135,7 @@ class Task:
         model = self.model
         if what == "pass":
             may = self.opens_at is None or (self.trial is None and model.now >= self.opens_at)
-            assert (room(model.gate, model.state, model.now) > 0) is may
+            assert (room(model.limiter, model.state, model.now) > 0) is may
             if may:
                 model.step(what, which)
                 if self.opens_at is not None:
@@ -152,12 +152,12 @@ class Task:
             self.ended(run, "other")
 
     def ended(self, run: int, ending: Ending) -> None:
-        now, gate = self.model.now, self.model.gate
+        now, limiter = self.model.now, self.model.limiter
         if self.opens_at is None:
             if ending == "failed":
-                self.failures = [*(at for at in self.failures if at > now - gate.per), now]
-                if len(self.failures) >= gate.most:
-                    self.opens_at = now + gate.pause
+                self.failures = [*(at for at in self.failures if at > now - limiter.per), now]
+                if len(self.failures) >= limiter.most:
+                    self.opens_at = now + limiter.pause
                     # The store blocks the queued runs again.
                     while self.model.queued:
                         self.model.queued.pop()
@@ -167,14 +167,14 @@ class Task:
             if ending == "succeeded":
                 self.opens_at, self.failures = None, []
             elif ending == "failed":
-                self.opens_at = now + gate.pause
+                self.opens_at = now + limiter.pause
 
 
 @given(most=st.integers(1, 3), events=EVENTS)
 def test_a_breaker_opens_admits_one_trial_run_and_closes_by_its_rule(
     most: int, events: list[tuple[str, int, int]]
 ) -> None:
-    task = Task(Gate(kind=BREAKER, number=1, most=most, per=PER, pause=7))
+    task = Task(Limiter(kind=BREAKER, number=1, most=most, per=PER, pause=7))
     for what, which, pause in events:
         # No run starts in the instant in which the breaker opens: a claim is a separate transaction.
         task.model.now += pause + 1
@@ -183,27 +183,29 @@ def test_a_breaker_opens_admits_one_trial_run_and_closes_by_its_rule(
         assert task.model.state.used == (task.trial is not None)
 
 
-@given(state=st.builds(GateState, used=st.integers(0, 5)), kind=st.sampled_from([AT_A_TIME, PER_PERIOD, BREAKER]))
-def test_a_double_release_never_makes_the_count_negative(state: GateState, kind: int) -> None:
-    gate = Gate(kind=kind, number=1, most=3, per=PER, pause=5)
+@given(state=st.builds(LimiterState, used=st.integers(0, 5)), kind=st.sampled_from([AT_A_TIME, PER_PERIOD, BREAKER]))
+def test_a_double_release_never_makes_the_count_negative(state: LimiterState, kind: int) -> None:
+    limiter = Limiter(kind=kind, number=1, most=3, per=PER, pause=5)
     for _ in range(7):
-        state = left(gate, started(gate, state, 1), 2, "other", started_at=None)
+        state = left(limiter, started(limiter, state, 1), 2, "other", started_at=None)
     assert state.used >= 0
 
 
 def test_limiters_are_sorted_by_number_and_belong_to_a_tenant() -> None:
     limits = (Limit(key="a", most=3), Limit(key="a", most=5, per=MINUTE), Limit(key="b", most=1))
-    gates = gates_of("default", "call", limits, Breaker())
-    assert len({gate.number for gate in gates}) == 4
-    assert {(gate.kind, gate.most, gate.per, gate.pause) for gate in gates} == {
+    limiters = build_limiters("default", "call", limits, Breaker())
+    assert len({limiter.number for limiter in limiters}) == 4
+    assert {(limiter.kind, limiter.most, limiter.per, limiter.pause) for limiter in limiters} == {
         (AT_A_TIME, 3, 0, 0),
         (PER_PERIOD, 5, MINUTE, 0),
         (AT_A_TIME, 1, 0, 0),
         (BREAKER, Breaker().failures, Breaker().within, Breaker().pause),
     }
-    assert sorted(gate.number for gate in gates) == [gate.number for gate in gates]
-    assert not {gate.number for gate in gates} & {gate.number for gate in gates_of("acme", "call", limits, Breaker())}
-    words = {words_of(gate.number, "default", "call", limits, Breaker()) for gate in gates}
+    assert sorted(limiter.number for limiter in limiters) == [limiter.number for limiter in limiters]
+    assert not {limiter.number for limiter in limiters} & {
+        limiter.number for limiter in build_limiters("acme", "call", limits, Breaker())
+    }
+    words = {describe_limiter(limiter.number, "default", "call", limits, Breaker()) for limiter in limiters}
     assert words == {
         "limit 'a': 3 at a time",
         "limit 'a': 5 in 1m",
@@ -262,61 +264,63 @@ def test_limits_and_breakers_at_their_bounds_are_accepted() -> None:
 
 
 def test_a_run_without_a_limiter_has_no_description_of_one() -> None:
-    assert words_of(1, "default", "call", (Limit(key="a", most=3),), None) == ""
+    assert describe_limiter(1, "default", "call", (Limit(key="a", most=3),), None) == ""
 
 
 @around_the_boundary
 def test_a_start_counts_for_exactly_one_period(offset: int) -> None:
-    gate = Gate(kind=PER_PERIOD, number=1, most=1, per=PER)
-    state = GateState(times=(1_000,))
+    limiter = Limiter(kind=PER_PERIOD, number=1, most=1, per=PER)
+    state = LimiterState(times=(1_000,))
     now = 1_000 + PER + offset
-    assert room(gate, state, now) == (1 if offset >= 0 else 0)
-    assert room_comes_at(gate, state, now) == (None if offset >= 0 else 1_000 + PER)
-    assert started(gate, msgspec.structs.replace(state, used=1), now) == GateState(
+    assert room(limiter, state, now) == (1 if offset >= 0 else 0)
+    assert room_comes_at(limiter, state, now) == (None if offset >= 0 else 1_000 + PER)
+    assert started(limiter, msgspec.structs.replace(state, used=1), now) == LimiterState(
         times=(now,) if offset >= 0 else (1_000, now)
     )
 
 
 def test_a_start_turns_one_reservation_into_a_time() -> None:
-    gate = Gate(kind=PER_PERIOD, number=1, most=5, per=PER)
-    assert started(gate, GateState(used=3), 1_000) == GateState(used=2, times=(1_000,))
-    assert started(gate, GateState(used=0), 1_000) == GateState(used=0, times=(1_000,))
+    limiter = Limiter(kind=PER_PERIOD, number=1, most=5, per=PER)
+    assert started(limiter, LimiterState(used=3), 1_000) == LimiterState(used=2, times=(1_000,))
+    assert started(limiter, LimiterState(used=0), 1_000) == LimiterState(used=0, times=(1_000,))
 
 
 @around_the_boundary
 def test_an_open_breaker_admits_one_trial_run_from_the_end_of_its_pause(offset: int) -> None:
-    gate = Gate(kind=BREAKER, number=1, most=1, per=PER, pause=7)
-    state = GateState(times=(1_000,), open_until=1_007)
+    limiter = Limiter(kind=BREAKER, number=1, most=1, per=PER, pause=7)
+    state = LimiterState(times=(1_000,), open_until=1_007)
     now = 1_007 + offset
-    assert room(gate, state, now) == (1 if offset >= 0 else 0)
-    assert room_comes_at(gate, state, now) == (None if offset >= 0 else 1_007)
-    trial = passed(gate, state)
-    assert (room(gate, trial, now), room_comes_at(gate, trial, now)) == (0, None)
+    assert room(limiter, state, now) == (1 if offset >= 0 else 0)
+    assert room_comes_at(limiter, state, now) == (None if offset >= 0 else 1_007)
+    trial = passed(limiter, state)
+    assert (room(limiter, trial, now), room_comes_at(limiter, trial, now)) == (0, None)
 
 
 @around_the_boundary
 def test_an_attempt_that_started_before_the_breaker_opened_does_not_close_it(offset: int) -> None:
-    gate = Gate(kind=BREAKER, number=1, most=1, per=PER, pause=7)
-    trial = GateState(used=1, times=(1_000,), open_until=1_007)
-    closed = left(gate, trial, 1_008, "succeeded", started_at=1_000 + offset)
-    assert closed == (GateState() if offset > 0 else trial)
+    limiter = Limiter(kind=BREAKER, number=1, most=1, per=PER, pause=7)
+    trial = LimiterState(used=1, times=(1_000,), open_until=1_007)
+    closed = left(limiter, trial, 1_008, "succeeded", started_at=1_000 + offset)
+    assert closed == (LimiterState() if offset > 0 else trial)
     no_trial = msgspec.structs.replace(trial, used=0)
-    assert left(gate, no_trial, 1_008, "succeeded", started_at=1_005) == no_trial
+    assert left(limiter, no_trial, 1_008, "succeeded", started_at=1_005) == no_trial
 
 
 def test_a_trial_run_that_fails_opens_the_breaker_for_another_pause() -> None:
-    gate = Gate(kind=BREAKER, number=1, most=1, per=PER, pause=7)
-    trial = GateState(used=1, times=(1_000,), open_until=1_007)
-    failed = left(gate, trial, 1_010, "failed", started_at=1_008)
-    assert failed == GateState(times=(1_000,), open_until=1_017)
-    assert left(gate, trial, 1_010, "other", started_at=None) == GateState(times=(1_000,), open_until=1_007)
+    limiter = Limiter(kind=BREAKER, number=1, most=1, per=PER, pause=7)
+    trial = LimiterState(used=1, times=(1_000,), open_until=1_007)
+    failed = left(limiter, trial, 1_010, "failed", started_at=1_008)
+    assert failed == LimiterState(times=(1_000,), open_until=1_017)
+    assert left(limiter, trial, 1_010, "other", started_at=None) == LimiterState(times=(1_000,), open_until=1_007)
 
 
 def test_a_breaker_opens_at_its_last_allowed_failure() -> None:
-    gate = Gate(kind=BREAKER, number=1, most=3, per=PER, pause=7)
-    state = GateState()
+    limiter = Limiter(kind=BREAKER, number=1, most=3, per=PER, pause=7)
+    state = LimiterState()
     for now in (1_000, 1_001):
-        state = left(gate, state, now, "failed", started_at=1)
-    assert state == GateState(times=(1_000, 1_001))
-    assert left(gate, state, 1_002, "failed", started_at=1) == GateState(times=(1_000, 1_001, 1_002), open_until=1_009)
-    assert left(gate, state, 1_010, "failed", started_at=1) == GateState(times=(1_001, 1_010))
+        state = left(limiter, state, now, "failed", started_at=1)
+    assert state == LimiterState(times=(1_000, 1_001))
+    assert left(limiter, state, 1_002, "failed", started_at=1) == LimiterState(
+        times=(1_000, 1_001, 1_002), open_until=1_009
+    )
+    assert left(limiter, state, 1_010, "failed", started_at=1) == LimiterState(times=(1_001, 1_010))

@@ -17,11 +17,11 @@ from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.counters import OTHER, Names, Spread
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind
+from mainspring.core.runtime.metrics.counters import OTHER, BoundedNames, Histogram
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind
 from mainspring.core.runtime.metrics.exposition import Exporter, Exposition
-from mainspring.core.runtime.metrics.run_metrics import Figures
-from mainspring.core.store import Unattempted
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
+from mainspring.core.store import UnattemptedRuns
 from tests.support.builders import a_held_run, a_run
 from tools import metrics_reference
 
@@ -34,9 +34,9 @@ class Attempt(NamedTuple):
     ended_at: int
 
 
-def read_samples(figures: Figures) -> dict[tuple[str, ...], float]:
+def read_samples(metrics: RunMetrics) -> dict[tuple[str, ...], float]:
     """Every sample by its name and its label values, in alphabetical order of the labels."""
-    text = Exporter([figures.tell]).print(Exposition()).decode()
+    text = Exporter([metrics.tell]).print(Exposition()).decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -46,7 +46,7 @@ def read_samples(figures: Figures) -> dict[tuple[str, ...], float]:
 
 @given(some.lists(some.integers(0, 20 * SECOND), max_size=60))
 def test_values_added_together_count_as_if_added_one_by_one(values: list[int]) -> None:
-    together, alone = Spread((0.001, 0.5, 1, 10), SECOND), Spread((0.001, 0.5, 1, 10), SECOND)
+    together, alone = Histogram((0.001, 0.5, 1, 10), SECOND), Histogram((0.001, 0.5, 1, 10), SECOND)
     for value in values:
         alone.add(value)
     together.add_all(list(values))
@@ -55,25 +55,25 @@ def test_values_added_together_count_as_if_added_one_by_one(values: list[int]) -
 
 
 def test_a_value_on_the_bound_of_a_bucket_is_in_that_bucket() -> None:
-    spread = Spread((1, 10), SECOND)
+    spread = Histogram((1, 10), SECOND)
     spread.add(10 * SECOND)
     assert spread.counts == [0, 1, 0]
 
 
 def test_label_values_beyond_the_bound_share_one_name() -> None:
-    names = Names(2)
+    names = BoundedNames(2)
     assert [names[name] for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]
     assert len(names) == 2
 
 
 def test_attempts_are_counted_by_task_and_outcome() -> None:
-    figures = Figures()
+    metrics = RunMetrics()
     held = a_held_run()
 
     def end(outcome: Outcome, state: RunState) -> Completion:
         return Completion(run=held.id, fence=held.fence, outcome=outcome, state=state)
 
-    figures.completed(
+    metrics.completed(
         [
             (Attempt(held, 0, 20 * MILLISECOND), end(Outcome.SUCCESS, RunState.SUCCEEDED)),
             (Attempt(held, 0, SECOND), end(Outcome.SUCCESS, RunState.SUCCEEDED)),
@@ -82,7 +82,7 @@ def test_attempts_are_counted_by_task_and_outcome() -> None:
             (Attempt(held, 0, SECOND), end(Outcome.RELEASED, RunState.QUEUED)),
         ]
     )
-    found = read_samples(figures)
+    found = read_samples(metrics)
     assert found["mainspring_attempts_total", "success", "greet"] == 2
     assert found["mainspring_attempts_total", "error", "greet"] == 2
     assert found["mainspring_attempts_total", "released", "greet"] == 1
@@ -96,10 +96,10 @@ def test_attempts_are_counted_by_task_and_outcome() -> None:
 
 def test_counters_of_the_tasks_of_a_worker_start_at_zero() -> None:
     """Prometheus only sees growth between two scrapes, so a series must not start at 1."""
-    figures = Figures(most_names=2)
-    figures.offers(["nightly", "greet", "one too many"])
+    metrics = RunMetrics(most_names=2)
+    metrics.offers(["nightly", "greet", "one too many"])
     ended = {
-        labels: value for labels, value in read_samples(figures).items() if labels[0] == "mainspring_ended_runs_total"
+        labels: value for labels, value in read_samples(metrics).items() if labels[0] == "mainspring_ended_runs_total"
     }
     assert ended == {
         ("mainspring_ended_runs_total", state, task): 0
@@ -109,43 +109,43 @@ def test_counters_of_the_tasks_of_a_worker_start_at_zero() -> None:
 
 
 def test_runs_that_ended_without_an_attempt_are_counted_by_task() -> None:
-    figures = Figures(most_names=2)
-    figures.submitted([a_submitted_run("mail"), a_submitted_run("report")])
-    figures.unattempted(
+    metrics = RunMetrics(most_names=2)
+    metrics.submitted([a_submitted_run("mail"), a_submitted_run("report")])
+    metrics.unattempted(
         [
-            Unattempted(task=task, state=state, runs=3)
+            UnattemptedRuns(task=task, state=state, runs=3)
             for task in ("mail", "one", "another")
             for state in (RunState.CANCELLED, RunState.SKIPPED)
         ]
     )
-    found = read_samples(figures)
+    found = read_samples(metrics)
     assert found["mainspring_ended_runs_total", "cancelled", "mail"] == 3
     assert found["mainspring_ended_runs_total", "skipped", OTHER] == 6
 
 
 def test_lateness_counts_from_the_time_an_attempt_could_have_started() -> None:
-    figures = Figures()
+    metrics = RunMetrics()
     held = [a_held_run() for _ in range(3)]
     for run, due, ready in zip(held, (0, 0, 60), (0, 60, 30), strict=True):
         run.due, run.ready_at, run.started_at = due * SECOND, ready * SECOND, 61 * SECOND
-    figures.claimed(held)
-    found = read_samples(figures)
+    metrics.claimed(held)
+    found = read_samples(metrics)
     assert found["mainspring_start_lateness_seconds_sum", "default"] == 61 + 1 + 1
 
 
 def test_tasks_beyond_the_bound_are_counted_as_other() -> None:
-    figures = Figures(most_names=2)
-    figures.submitted([a_submitted_run(f"task-{number}") for number in range(5)])
-    found = read_samples(figures)
+    metrics = RunMetrics(most_names=2)
+    metrics.submitted([a_submitted_run(f"task-{number}") for number in range(5)])
+    found = read_samples(metrics)
     assert found["mainspring_submitted_runs_total", "task-1"] == 1
     assert found["mainspring_submitted_runs_total", OTHER] == 3
 
 
 @pytest.mark.parametrize("tenants", [False, True])
 def test_tenants_are_labels_only_on_request(tenants: bool) -> None:
-    figures = Figures(tenants=tenants)
-    figures.submitted([a_submitted_run("t", tenant="acme")])
-    found = read_samples(figures)
+    metrics = RunMetrics(tenants=tenants)
+    metrics.submitted([a_submitted_run("t", tenant="acme")])
+    found = read_samples(metrics)
     assert (("mainspring_tenant_submitted_runs_total", "acme") in found) is tenants
     assert any("acme" in labels for labels in found) is tenants
 
@@ -158,8 +158,8 @@ def test_metric_names_follow_the_conventions_of_prometheus() -> None:
     names = [metric.name for metric in ALL]
     assert len(set(names)) == len(names)
     for metric in ALL:
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
-        assert bool(metric.buckets) == (metric.kind is Kind.HISTOGRAM), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
+        assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM), metric.name
         assert metric.says.endswith("."), metric.name
 
 

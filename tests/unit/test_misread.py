@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.core.model.base.decode_errors import Misread, misread
+from mainspring.core.model.base.decode_errors import DecodeError, explain_decode_error
 
 
 class Leaf(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,11 +27,11 @@ class Tree(msgspec.Struct, rename="camel"):
     deep: dict[str, dict[str, list[int]]] = {}
 
 
-def decode_error(value: object, kind: Any = Tree) -> Misread:
+def decode_error(value: object, kind: Any = Tree) -> DecodeError:
     data = msgspec.json.encode(value)
     with pytest.raises(msgspec.ValidationError) as failed:
         msgspec.json.decode(data, type=kind)
-    return misread(failed.value, kind, data)
+    return explain_decode_error(failed.value, kind, data)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def decode_error(value: object, kind: Any = Tree) -> Misread:
     ],
 )
 def test_a_decode_error_has_a_field_a_reason_and_a_hint(value: object, field: str, reason: str, hint: str) -> None:
-    assert decode_error(value) == Misread(field, reason, hint)
+    assert decode_error(value) == DecodeError(field, reason, hint)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_the_first_wrong_field_is_named(count: int, data: st.DataObject) -> None
 def test_without_the_data_the_key_in_a_path_is_unknown() -> None:
     with pytest.raises(msgspec.ValidationError) as failed:
         msgspec.json.decode(b'{"deep": {"a": 1}}', type=Tree)
-    assert misread(failed.value).field == "deep[...]"
+    assert explain_decode_error(failed.value).field == "deep[...]"

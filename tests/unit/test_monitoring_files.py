@@ -15,7 +15,7 @@ from typer.main import get_command
 from mainspring.cli.main import application
 from mainspring.config.loading import load
 from mainspring.config.settings import describe
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind
 from tools import dashboards
 
 ROOT = Path(__file__).parents[2]
@@ -42,9 +42,9 @@ def list_series() -> set[str]:
     found = set[str]()
     for metric in (*ALL, *STANDARD):
         match metric.kind:
-            case Kind.HISTOGRAM:
+            case MetricKind.HISTOGRAM:
                 found |= {f"{metric.name}_{part}" for part in ("bucket", "count", "sum")}
-            case Kind.SUMMARY:
+            case MetricKind.SUMMARY:
                 found |= {f"{metric.name}_{part}" for part in ("count", "sum")}
             case _:
                 found.add(metric.name)

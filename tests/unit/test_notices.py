@@ -11,7 +11,7 @@ from jsonschema_rs import validate
 
 from mainspring.core.model.alerts.notices import (
     MOST_TOLD,
-    Entry,
+    AlertProblem,
     Notice,
     On,
     last_line,
@@ -28,9 +28,9 @@ from tests.support.notification_schemas import PAGERDUTY, SLACK
 NOW = 1_790_000_000 * SECOND
 
 
-def an_entry(stage: On = On.DEAD, **fields: Any) -> Entry:
+def an_entry(stage: On = On.DEAD, **fields: Any) -> AlertProblem:
     known = {"problem": "p1", "tenant": "default", "name": "nightly", "task": "charge", "queue": "billing"}
-    return Entry(stage=stage, **(known | {"since": NOW - MINUTE, "at": NOW} | fields))
+    return AlertProblem(stage=stage, **(known | {"since": NOW - MINUTE, "at": NOW} | fields))
 
 
 def test_a_message_describes_a_problem_on_one_line() -> None:
@@ -82,7 +82,9 @@ def test_a_slack_message_has_the_documented_format_and_escapes_mentions() -> Non
     ),
     st.integers(0, 10),
 )
-def test_every_message_has_a_line_for_each_problem_and_the_documented_format(entries: list[Entry], more: int) -> None:
+def test_every_message_has_a_line_for_each_problem_and_the_documented_format(
+    entries: list[AlertProblem], more: int
+) -> None:
     notice = Notice(entries=tuple(entries), more=more, url="https://m.example")
     assert len(list(lines_of(notice))) == len(entries) + bool(more)
     assert all("\n" not in line and line.isprintable() for line in (title_of(notice), *lines_of(notice)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mainspring.config.loading import load
 from mainspring.core.model.alerts.channels import Channel, QuietHours
-from mainspring.core.model.alerts.notices import MOST_TOLD, Entry, Notice, On
+from mainspring.core.model.alerts.notices import MOST_TOLD, AlertProblem, Notice, On
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, read_notifications
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant, parse_instant
@@ -552,7 +552,7 @@ def test_every_problem_and_its_end_are_sent_across_restarts(
     assert not recorder.state.problems
     assert recorder.state.is_idle
     assert all(not name.startswith("problem:") for name in recorder.rows)
-    entries: dict[str, list[Entry]] = {}
+    entries: dict[str, list[AlertProblem]] = {}
     for _, _, notice in recorder.messages:
         assert len({entry.problem for entry in notice.entries}) == len(notice.entries)
         for entry in notice.entries:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec, Freeze, Holiday, WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closed_periods import Closed, Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, CompiledCalendar
 from mainspring.core.model.schedules.job import Fire, Job, JobSpec, JobState, Overlap
 from mainspring.core.model.schedules.plan import LISTED, happens_at, plan_job
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval, next_after, ticks_between
@@ -21,8 +21,8 @@ MONDAY = parse_instant("2026-06-01T00:00:00Z")
 WEEKENDS = CalendarSpec(closed_days=("sat", "sun"))
 
 
-def closed_periods(spec: CalendarSpec, rule: WhenClosed) -> Closings:
-    return Closings([Closed(Calendar(tenant="default", name="office", version=3, spec=spec))], rule)
+def closed_periods(spec: CalendarSpec, rule: WhenClosed) -> ClosedPeriods:
+    return ClosedPeriods([CompiledCalendar(Calendar(tenant="default", name="office", version=3, spec=spec))], rule)
 
 
 def a_job(spec: JobSpec, rule: WhenClosed, first: Instant, *, state: JobState = JobState.SCHEDULED) -> Job:
@@ -221,7 +221,7 @@ def test_moved_ticks_can_be_late_while_a_tick_just_before_the_closed_period_is_o
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Job, Closings, list[Micros]]:
+def cases(draw: st.DrawFn) -> tuple[Job, ClosedPeriods, list[Micros]]:
     rule = draw(st.sampled_from(list(WhenClosed)))
     spans = draw(st.lists(st.tuples(st.integers(0, 600), st.integers(1, 200)), max_size=3))
     calendar = CalendarSpec(
@@ -248,7 +248,7 @@ def cases(draw: st.DrawFn) -> tuple[Job, Closings, list[Micros]]:
 
 @given(cases())
 def test_every_tick_is_decided_once_in_order_and_never_before_it_happens(
-    case: tuple[Job, Closings, list[Micros]],
+    case: tuple[Job, ClosedPeriods, list[Micros]],
 ) -> None:
     job, found, pauses = case
     decided: list[Instant] = []

@@ -9,9 +9,9 @@ from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Inst
 from mainspring.core.model.schedules import plan
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec, Freeze, WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closed_periods import Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.job import Fire, Job
-from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.scheduler.closed_times import ClosedTimes
 from mainspring.core.scheduler.planner import Planner, still_good
@@ -29,9 +29,9 @@ class CalendarStore:
         self.calendars = list(calendars)
         self.reads = 0
 
-    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+    async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
         self.reads += 1
-        return [Almanac(tenant, self.rev, self.calendars) for tenant in tenants if tenant == "default"]
+        return [TenantCalendars(tenant, self.rev, self.calendars) for tenant in tenants if tenant == "default"]
 
 
 class CountingClock(ManualClock):
@@ -96,7 +96,7 @@ async def test_a_job_without_a_next_tick_is_not_planned() -> None:
 async def test_a_job_that_cannot_be_planned_is_tried_again_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def fail(job: Job, now: Instant, closings: Closings | None) -> Fire:
+    def fail(job: Job, now: Instant, closed_periods: ClosedPeriods | None) -> Fire:
         tried.append(job.rev)
         raise RuntimeError("cannot be planned")
 
@@ -114,9 +114,9 @@ async def test_planning_yields_to_the_event_loop_after_more_than_four_millisecon
     clock = CountingClock()
     clock.advance(SECOND)
 
-    def plan_job(job: Job, now: Instant, closings: Closings | None) -> Fire:
+    def plan_job(job: Job, now: Instant, closed_periods: ClosedPeriods | None) -> Fire:
         clock.advance(each)
-        return plan.plan_job(job, now, closings)
+        return plan.plan_job(job, now, closed_periods)
 
     monkeypatch.setattr("mainspring.core.scheduler.planner.plan_job", plan_job)
     await a_planner(clock=clock).plan_ahead([a_due_job(START) for _ in range(6)])

@@ -20,8 +20,8 @@ from mainspring.core.model.limits.queues import (
     Candidate,
     QueuePolicy,
     RetryBudget,
-    Turns,
-    Wanted,
+    SlotRequest,
+    TurnOrder,
     choose,
     made,
     parse_budget,
@@ -51,7 +51,7 @@ class Queue:
     def claim(
         self, limit: int, slots: int | None = None, most: int = ENOUGH, room: dict[str, int] | None = None
     ) -> list[Candidate]:
-        turns = Turns(self.clock, self.tags, self.shares, self.ready)
+        turns = TurnOrder(self.clock, self.tags, self.shares, self.ready)
         chosen = made(
             choose(limit, slots, most, turns, {} if room is None else room),
             lambda wanted: {
@@ -238,18 +238,18 @@ def test_retries_that_are_moved_are_spread_evenly_over_their_period() -> None:
 
 
 def test_a_tag_is_kept_only_while_it_is_ahead_of_the_clock() -> None:
-    turns = Turns(10, {"a": 10, "b": 11, "c": 9}, {}, ())
+    turns = TurnOrder(10, {"a": 10, "b": 11, "c": 9}, {}, ())
     assert turns.kept() == {"b": 11}
     assert turns.next is None
     assert turns.ahead(3) == {}
 
 
 def test_the_next_places_are_counted_by_share() -> None:
-    turns = Turns(0, {"b": 1}, {"a": 2}, ("a", "b"))
+    turns = TurnOrder(0, {"b": 1}, {"a": 2}, ("a", "b"))
     assert turns.ahead(0) == {}
     assert turns.ahead(3) == {"a": 2, "b": 1}
     assert [turns.price(tenant, 3) for tenant in "ab"] == [3 * PRICE // 2, 3 * PRICE]
-    assert Turns(0, {"b": 3 * PRICE // 2}, {}, ("a", "b")).ahead(2) == {"a": 2}
+    assert TurnOrder(0, {"b": 3 * PRICE // 2}, {}, ("a", "b")).ahead(2) == {"a": 2}
     turns.serve(3)
     assert (turns.clock, turns.next, turns.kept()) == (0, "b", {"a": 3 * PRICE // 2, "b": 1})
 
@@ -264,7 +264,7 @@ class Plain:
     def claim(
         self, limit: int, slots: int | None = None, most: int = ENOUGH, room: dict[str, int] | None = None
     ) -> list[str]:
-        def find(wanted: Wanted) -> dict[str, list[Candidate]]:
+        def find(wanted: SlotRequest) -> dict[str, list[Candidate]]:
             self.asked.append((wanted.most[""], set(wanted.full)))
             left = [run for run in self.runs if run.id not in wanted.seen and run.tenant not in wanted.full]
             return {"": left[: wanted.most[""]]}
@@ -328,5 +328,5 @@ def test_a_fair_choice_starts_no_more_than_the_queue_allows() -> None:
 
 @pytest.mark.parametrize(("limit", "most"), [(2, 5), (5, 2)])
 def test_a_fair_choice_asks_for_no_more_than_it_can_start(limit: int, most: int) -> None:
-    choice = choose(limit, None, most, Turns(0, {}, {}, ("a",)), {})
+    choice = choose(limit, None, most, TurnOrder(0, {}, {}, ("a",)), {})
     assert next(choice).most == {"a": 2}

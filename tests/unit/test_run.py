@@ -89,12 +89,12 @@ def test_every_state_is_reachable_and_leads_to_a_final_state() -> None:
 
 
 held_runs = st.builds(
-    lambda lost, more, policy, deadline, lets_go, cancel: a_held_run(
+    lambda lost, more, policy, deadline, unblocks_others, cancel: a_held_run(
         attempt=lost + more,
         lost=lost,
         policy=policy,
         deadline=deadline,
-        lets_go=lets_go,
+        unblocks_others=unblocks_others,
         cancel_requested=cancel,
     ),
     st.integers(0, 10),
@@ -122,7 +122,7 @@ def test_every_completion_is_a_legal_transition_under_the_fence_of_the_run(
 ) -> None:
     completion = end(held)
     assert completion.state in MOVES[RunState.RUNNING]
-    assert (completion.run, completion.fence, completion.lets_go) == (held.id, held.fence, held.lets_go)
+    assert (completion.run, completion.fence, completion.unblocks_others) == (held.id, held.fence, held.unblocks_others)
     assert completion.delay == 0 or completion.state is RunState.SCHEDULED
     assert (completion.outcome is Outcome.SUCCESS) == (completion.state is RunState.SUCCEEDED)
     assert completion.state is RunState.SUCCEEDED or completion.reason
@@ -385,8 +385,8 @@ def test_the_default_policy_is_valid() -> None:
 def test_a_policy_has_a_limiter_for_each_limit_and_its_breaker() -> None:
     limits = (Limit(key="a", most=1), Limit(key="b", most=1))
     policies = (RunPolicy(), RunPolicy(limits=limits), RunPolicy(breaker=Breaker()))
-    assert [len(policy.gates("default", "greet")) for policy in policies] == [0, 2, 1]
-    assert len(RunPolicy(limits=limits, breaker=Breaker()).gates("default", "greet")) == 3
+    assert [len(policy.limiters("default", "greet")) for policy in policies] == [0, 2, 1]
+    assert len(RunPolicy(limits=limits, breaker=Breaker()).limiters("default", "greet")) == 3
 
 
 def test_the_fingerprint_of_a_request_covers_only_fields_that_are_not_defaults() -> None:

@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, LATEST, SECOND, parse_instant
 from mainspring.core.model.limits.budget import Budget, BudgetStatus, amount_words, judge, news, period_of
 from mainspring.core.model.runs.usage import (
-    Spent,
+    AttemptCost,
     Usage,
     by_line,
     check_amount,
@@ -37,7 +37,7 @@ def test_usage_lines_add_up_to_the_rows(rows: list[tuple[int, str, str, float]])
 
 def test_a_released_attempt_costs_only_wall_time() -> None:
     assert cost_of(5, None, charged=False) == {"wall": 5}
-    assert cost_of(5, Spent(cpu=3, units={"tokens": 2.0}), charged=True) == {
+    assert cost_of(5, AttemptCost(cpu=3, units={"tokens": 2.0}), charged=True) == {
         "attempts": 1,
         "wall": 5,
         "cpu": 3,

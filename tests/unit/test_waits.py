@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.core.model.limits.limits import Breaker, gates_of
+from mainspring.core.model.limits.limits import Breaker, build_limiters
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.runs.waits import reason_told
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from tests.unit.test_explain import a_view
 
 BROKEN = RunPolicy(breaker=Breaker())
@@ -22,10 +22,11 @@ BROKEN = RunPolicy(breaker=Breaker())
         (a_view(RunState.BLOCKED), "waits for an earlier run of its job (overlap)"),
         (a_view(RunState.BLOCKED, key="k"), "waits for ordering key 'k'"),
         (a_view(RunState.BLOCKED, parents=1, key="k"), "waits for another run (all-succeeded), then ordering key 'k'"),
-        (a_view(RunState.BLOCKED, parents=2, rule=Rule.ANY_FAILED), "waits for 2 other runs (any-failed)"),
+        (a_view(RunState.BLOCKED, parents=2, rule=DependencyRule.ANY_FAILED), "waits for 2 other runs (any-failed)"),
         (
             msgspec.structs.replace(
-                a_view(RunState.BLOCKED, gate=gates_of("default", "greet", (), BROKEN.breaker)[0].number), policy=BROKEN
+                a_view(RunState.BLOCKED, gate=build_limiters("default", "greet", (), BROKEN.breaker)[0].number),
+                policy=BROKEN,
             ),
             "waits: the breaker of task 'greet' is open",
         ),

@@ -11,7 +11,7 @@ from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.worker.attempt import Attempt, Holding
 from mainspring.core.worker.reporting.attempt_log import AttemptLog, Tracebacks
-from mainspring.core.worker.slots import Lane
+from mainspring.core.worker.slots import SlotGroup
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_held_run
 from tests.support.virtual import in_virtual_time
@@ -20,7 +20,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'tasks.py', line 6, in p
 
 
 def make_attempt(held: HeldRun, took: int = 12_000) -> Attempt:
-    return Attempt(held, Holding(SessionId(1), 0), Lane("default", 10), 0, SECOND, ended_at=took)
+    return Attempt(held, Holding(SessionId(1), 0), SlotGroup("default", 10), 0, SECOND, ended_at=took)
 
 
 def end(held: HeldRun, outcome: Outcome, state: RunState, **values: object) -> Completion:

@@ -12,7 +12,7 @@ from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
 from mainspring.core.model.base.secrets import SecretRules
 from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.core.ports.egress import Answer, NoAnswer, OutgoingRequest
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from mainspring.core.worker.handler import AsyncHandler
@@ -47,9 +47,9 @@ class Receiver:
 
     def __init__(self, answer: Answer | Exception | None = None) -> None:
         self.answer = answer or Answer(status=200, headers={}, body=b"ok")
-        self.sent: list[Outgoing] = []
+        self.sent: list[OutgoingRequest] = []
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: OutgoingRequest) -> Answer:
         self.sent.append(request)
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.names import MAX_RESULT
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.core.ports.egress import Answer, NoAnswer, OutgoingRequest
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from tests.support.builders import a_policy, a_run, an_id
 from tests.support.virtual import in_virtual_time
@@ -27,9 +27,9 @@ class FakeEgress:
 
     def __init__(self, *answers: Answer | Exception) -> None:
         self._answers = list(answers)
-        self.sent: list[Outgoing] = []
+        self.sent: list[OutgoingRequest] = []
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: OutgoingRequest) -> Answer:
         self.sent.append(request)
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from jsonschema_rs import validate
 
-from mainspring.core.model.alerts.notices import Entry, Message, Notice, On
+from mainspring.core.model.alerts.notices import AlertProblem, Message, Notice, On
 from mainspring.core.model.alerts.notification_rules import read_notifications
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.ports.mail import Letter, NotTaken
+from mainspring.core.ports.mail import Email, MailRejected
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from mainspring.core.worker.handler import AsyncHandler
@@ -30,7 +30,7 @@ from tests.support.notification_receivers import Receiver, mail_server, receivin
 from tests.support.notification_schemas import PAGERDUTY, SLACK
 from tests.worker.test_http_calls import NOW, a_keyring
 
-ENTRY = Entry(
+ENTRY = AlertProblem(
     problem="p1", stage=On.DEAD, tenant="default", name="nightly", task="charge", error="ValueError: ü <b>", at=NOW
 )
 OVER = msgspec.structs.replace(ENTRY, stage=On.RECOVERED, first=False)
@@ -49,7 +49,9 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def held(*entries: Entry, channel: str = "ops", owner: str = "", to: str = "", tenant: str = "default") -> HeldRun:
+def held(
+    *entries: AlertProblem, channel: str = "ops", owner: str = "", to: str = "", tenant: str = "default"
+) -> HeldRun:
     message = Message(channel, Notice(entries=entries), owner, to)
     return msgspec.structs.replace(a_held_run(), payload=msgspec.json.encode(message), tenant=tenant)
 
@@ -253,7 +255,7 @@ def split_headers(raw: bytes) -> tuple[list[str], bytes]:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_of_an_alert_becomes_a_header_or_an_encoded_word(text: str) -> None:
-    letter = Letter(sender="m@x.example", to=("a@x.example", "b@x.example"), subject=text, text=text, id=text)
+    letter = Email(sender="m@x.example", to=("a@x.example", "b@x.example"), subject=text, text=text, id=text)
     raw = build_message(letter)
     names, body = split_headers(raw)
     assert sorted(names) == sorted(
@@ -290,12 +292,12 @@ async def test_an_owner_that_is_an_encoded_word_is_no_address(tmp_path: Path, ow
 
 
 def test_a_message_that_cannot_be_built_is_replaced_by_one_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    letter = Letter(sender="m@x.example", to=("a@x.example",), subject="s", text="half a pair \ud800", id="run-1")
+    letter = Email(sender="m@x.example", to=("a@x.example",), subject="s", text="half a pair \ud800", id="run-1")
     read = message_from_bytes(build_message(letter), policy=policy.default)
     assert read["Subject"] == "Mainspring: unreadable alert"
     assert "could not be written" in read.get_content()
     assert "run-1" in read.get_content()
     wrong = msgspec.structs.replace(letter, to=("ü@x.example",))
-    with pytest.raises(NotTaken, match="the message cannot be built") as refused:
+    with pytest.raises(MailRejected, match="the message cannot be built") as refused:
         build_message(wrong)
     assert refused.value.for_good

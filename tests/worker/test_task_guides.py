@@ -20,7 +20,7 @@ from mainspring.config.settings import Settings
 from mainspring.config.tasks import make_builtin_tasks
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.handler_errors import GiveUp
-from mainspring.core.ports.egress import Answer, Outgoing
+from mainspring.core.ports.egress import Answer, OutgoingRequest
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin import container, http, shell
 from mainspring.core.worker.handler import AsyncHandler
@@ -42,9 +42,9 @@ def nothing_is_remembered() -> Iterator[None]:
 
 class Receiver:
     def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
+        self.sent: list[OutgoingRequest] = []
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: OutgoingRequest) -> Answer:
         self.sent.append(request)
         return Answer(status=200, headers={}, body=b"")
 

@@ -11,7 +11,7 @@ import redis.asyncio as redis
 
 from mainspring.config.servers.brokers import make_dispatch
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.kafka.address import read_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
@@ -83,7 +83,7 @@ class HintsRepeated(FeederFault):
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
         identity = await _identity(site)
-        dispatch = make_dispatch(cluster.fed_by.address(), SystemClock(), Sealer((await _hint_key(site)).encode()))
+        dispatch = make_dispatch(cluster.fed_by.address(), SystemClock(), HintCodec((await _hint_key(site)).encode()))
         await dispatch.open(identity)
         try:
             for _ in range(4):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tools.judge import judge, read
-from tools.judge.history import Misread
+from tools.judge.history import DecodeError
 
 
 def main(arguments: list[str]) -> int:
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     try:
         with Path(arguments[0]).open() as lines:
             judgement = judge(read(lines))
-    except (OSError, Misread) as error:
+    except (OSError, DecodeError) as error:
         sys.stderr.write(f"{arguments[0]}: {error}\n")
         return 2
     json.dump(asdict(judgement) | {"sound": judgement.sound}, sys.stdout, indent=2)

@@ -39,7 +39,7 @@ class Fault(NamedTuple):
     name: str
 
 
-class Misread(Exception):
+class DecodeError(Exception):
     """A line that is no part of a history."""
 
 
@@ -93,7 +93,7 @@ class History:
             case "fault":
                 self.faults.append(Fault(line["at"], line["name"]))
             case other:
-                raise Misread(f"{other!r} is no kind of line")
+                raise DecodeError(f"{other!r} is no kind of line")
 
     def _note_key(self, line: dict[str, Any]) -> None:
         if line.get("key"):
@@ -109,6 +109,6 @@ def read(lines: Iterable[str]) -> History:
     for number, line in enumerate(lines, 1):
         try:
             history.add(json.loads(line))
-        except (ValueError, KeyError, TypeError, Misread) as error:
-            raise Misread(f"line {number}: {error!r}") from error
+        except (ValueError, KeyError, TypeError, DecodeError) as error:
+            raise DecodeError(f"line {number}: {error!r}") from error
     return history

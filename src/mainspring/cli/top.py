@@ -159,7 +159,7 @@ class View:
             self._looked_at = now
             query = {"status": "succeeded,failed", "limit": _SAMPLE, "tenant": api.tenant}
             page = read(await api.ask("GET", "/v1/runs", query=query), _Runs)
-            self._tasks = figures(page.items)
+            self._tasks = metrics(page.items)
         return Frame(
             time=isoformat(self._now() // SECOND * SECOND),
             queued=sum(queue.queued for queue in queues),
@@ -177,7 +177,7 @@ class _Runs(msgspec.Struct):
     items: list[_Run]
 
 
-def figures(runs: list[_Run]) -> list[TaskFigures]:
+def metrics(runs: list[_Run]) -> list[TaskFigures]:
     """Compute statistics by task: failing tasks first, then slow ones."""
     by_task: dict[str, list[_Run]] = {}
     for run in runs:

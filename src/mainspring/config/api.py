@@ -63,7 +63,7 @@ def make_api(
         auth=authenticator,
         buckets=TokenBuckets(runtime.clock, settings.api.rate, settings.api.burst),
         hub=Hub(runtime.store, runtime.clock, build_label()),
-        metrics=Metrics(monitor or Monitor(), runtime.figures, runtime.replica_staleness),
+        metrics=Metrics(monitor or Monitor(), runtime.metrics, runtime.replica_staleness),
         health=health,
         tasks=make_builtin_tasks(settings),
         proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),

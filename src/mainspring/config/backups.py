@@ -9,10 +9,10 @@ from mainspring.config.sections.addresses import read_store_servers
 from mainspring.config.settings import Settings
 from mainspring.config.stores import POSTGRES, RuntimeStore, explain_missing, make_store, parse_path
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
-from mainspring.core.model.runs.restored import Restored, Unfinished
+from mainspring.core.model.runs.restored import RestoreRecord, Unfinished
 from mainspring.core.ports.upkeep.backup import Backups, Manifest, Tell
 from mainspring.core.ports.upkeep.promotion import Promoted
-from mainspring.core.runtime.backup_file import Reader, Writer
+from mainspring.core.runtime.backup_file import BackupFileReader, BackupFileWriter
 from mainspring.core.runtime.system_clock import SystemClock
 
 
@@ -37,14 +37,14 @@ def make_backups(settings: Settings) -> Backups:
 async def take_backup(settings: Settings, file: Path, program: str, tell: Tell) -> tuple[Manifest, int]:
     """Write everything in the store into a backup file. Returns its manifest and its size."""
     backups = make_backups(settings)
-    with Writer(file) as writer:
+    with BackupFileWriter(file) as writer:
         manifest = await backups.take(writer, program, tell)
         return manifest, writer.finish(manifest)
 
 
 async def verify_backup(file: Path) -> Manifest:
     """Read a whole backup and compare it with its manifest. Raises ``Conflict`` with the difference."""
-    reader = Reader(file)
+    reader = BackupFileReader(file)
     # The store is not opened, so only its kind matters.
     store = "postgresql://" if reader.manifest.kind == "postgresql" else str(file)
     try:
@@ -57,9 +57,9 @@ async def verify_backup(file: Path) -> Manifest:
 
 async def restore_backup(
     settings: Settings, file: Path, unfinished: Unfinished, tell: Tell, *, replace: bool
-) -> tuple[Manifest, Restored]:
+) -> tuple[Manifest, RestoreRecord]:
     """Restore a backup into the store."""
-    reader = Reader(file)
+    reader = BackupFileReader(file)
     manifest = reader.manifest
     backups = make_backups(settings)
     kind = "postgresql" if settings.store.startswith(POSTGRES) else "sqlite"

@@ -18,9 +18,9 @@ from mainspring.config.tasks import examine_programs, make_vault
 from mainspring.core.model.base.errors import Invalid, SecretsUnavailable
 from mainspring.core.model.cluster.coordination import STORE, read_coordination
 from mainspring.core.model.cluster.diagnosis import Finding, Level, Signs, diagnose
-from mainspring.core.model.cluster.hints import Sealer
-from mainspring.core.ports.health import Health, Watched
-from mainspring.core.ports.upkeep.schema import Migrated, Migrates, Migration
+from mainspring.core.model.cluster.hints import HintCodec
+from mainspring.core.ports.health import PressureReads, StoreHealth
+from mainspring.core.ports.upkeep.schema import Migrated, Migration, Migrator
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.features.doctor.broker_health import check_broker
 from mainspring.features.doctor.coordinator_health import check_coordinator
@@ -42,7 +42,7 @@ async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
     waiting: list[Migration] = []
     if settings.store.startswith(POSTGRES) or read_store_servers(settings.store):
         for server in list_stores(store):
-            done = await cast(Migrates, server).migrate(contract=contract)
+            done = await cast(Migrator, server).migrate(contract=contract)
             applied += done.applied
             waiting += done.waiting
     elif contract:
@@ -52,7 +52,7 @@ async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
     return Migrated(applied=tuple(applied), waiting=tuple(waiting))
 
 
-def make_health(settings: Settings) -> Health:
+def make_health(settings: Settings) -> StoreHealth:
     """Build the health checks of the store, which do not open it like a process would."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
@@ -83,7 +83,7 @@ def _make_postgres_health(settings: Settings) -> "PostgresHealth":
     )
 
 
-def make_watched(settings: Settings, address: str) -> Watched | None:
+def make_watched(settings: Settings, address: str) -> PressureReads | None:
     """Build the health checks of one server of the store, or None if it is not a PostgreSQL server."""
     if not address.startswith(POSTGRES):
         return None
@@ -123,7 +123,7 @@ async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Fin
     for url in dict.fromkeys(routes.values()):
         if url != STORE:
             mine = [queue for queue in queues if routes.get(queue, routes[OTHERS]) == url]
-            engine = make_dispatch(url, clock, Sealer(b""))
+            engine = make_dispatch(url, clock, HintCodec(b""))
             findings.append(await check_broker(engine, clock, namespace, mine))
     return findings
 

@@ -30,12 +30,12 @@ from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.core.runtime.brokers import Brokers
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.broker_metrics import tell_of_brokers
+from mainspring.core.runtime.metrics.broker_metrics import export_brokers
 from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.service import Service
 from mainspring.core.runtime.supervisor import Supervisor
 from mainspring.core.submit.task_registration import TaskRegistration
-from mainspring.core.worker.figures import tell_of_worker
+from mainspring.core.worker.metrics import export_worker
 from mainspring.core.worker.reporting.pulse import Pulse
 from mainspring.core.worker.reporting.status_cache import FlagListener, WorkerStatusWriter
 from mainspring.core.worker.worker import Worker
@@ -183,9 +183,9 @@ class Node:
             None if self._roles == {Role.WORKER} else fleet,
             StoreVitals(make_health(self._settings), runtime.clock, every) if schedules and lasting else None,
         )
-        if runtime.figures is not None:
-            runtime.figures.schedules = schedules
-            monitor.add(runtime.figures.tell)
+        if runtime.metrics is not None:
+            runtime.metrics.schedules = schedules
+            monitor.add(runtime.metrics.tell)
         if runtime.tracing is not None:
             monitor.add(runtime.tracing.tell, harmless=True)
         monitor.add(self._write_metrics)
@@ -194,7 +194,7 @@ class Node:
 
     def _write_metrics(self, book: Exposition) -> None:
         if self._worker is not None:
-            tell_of_worker(self._worker, book)
+            export_worker(self._worker, book)
         if self._scheduler is not None:
             self._scheduler.write_metrics(book)
         if self._ingest is not None:
@@ -209,7 +209,7 @@ class Node:
             book.put(declared.POOL, sum(pool.idle for pool in pools), "idle")
             book.put(declared.POOL_LIMIT, sum(pool.most for pool in pools))
             book.put(declared.POOL_WAITING, sum(pool.waiting for pool in pools))
-        tell_of_brokers(self._brokers, book)
+        export_brokers(self._brokers, book)
 
     def _make_worker_services(self) -> list[Service]:
         runtime = self.runtime

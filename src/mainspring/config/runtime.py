@@ -19,7 +19,7 @@ from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import PoolUse
 from mainspring.core.ports.status_cache import StatusCache
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Workforce
 from mainspring.core.submit.jobs import Jobs
@@ -55,7 +55,7 @@ class Runtime:
         self.random = random.Random()
         section = settings.metrics
         #: The metrics of runs in this process; None: metrics are off.
-        self.figures = Figures(section.max_names, tenants=section.tenants) if section.enabled else None
+        self.metrics = RunMetrics(section.max_names, tenants=section.tenants) if section.enabled else None
         #: Records submits, attempts and requests as spans; None: tracing is off.
         self.tracing = make_tracing(settings)
         #: The status cache for other programs; None: off.
@@ -95,7 +95,7 @@ class Runtime:
                     await self.store.close()
                     raise
                 self._jobs = make_jobs(
-                    self.store, self.wakeups, self.clock, self.random, self._cancelled, self.figures, self.tracing
+                    self.store, self.wakeups, self.clock, self.random, self._cancelled, self.metrics, self.tracing
                 )
 
     async def close(self) -> None:

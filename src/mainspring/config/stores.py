@@ -19,17 +19,17 @@ from mainspring.core.ports.health import PoolUse
 from mainspring.core.ports.storage.access import Access
 from mainspring.core.ports.storage.catalog import Catalog, Reports
 from mainspring.core.ports.storage.clocks import Clocks
-from mainspring.core.ports.storage.coordination import Sealing
+from mainspring.core.ports.storage.coordination import EpochCoordinator
 from mainspring.core.ports.storage.dead_letters import DeadLetters
-from mainspring.core.ports.storage.explaining import Explaining
+from mainspring.core.ports.storage.explaining import ExplanationReads
 from mainspring.core.ports.storage.leases import Leases
 from mainspring.core.ports.storage.notifications import NotificationStore
 from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.ports.storage.run_logs import LogShelf
-from mainspring.core.ports.storage.usage import Budgeting
+from mainspring.core.ports.storage.usage import BudgetStore
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Retention, Store
 from mainspring.core.submit.jobs import Jobs
@@ -49,11 +49,11 @@ _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNOREC
 
 class RuntimeStore(
     Store,
-    Sealing,
+    EpochCoordinator,
     Clocks,
     Catalog,
-    Explaining,
-    Budgeting,
+    ExplanationReads,
+    BudgetStore,
     Operations,
     Access,
     Reports,
@@ -166,7 +166,7 @@ def make_jobs(
     clock: Clock,
     random: random.Random,
     along: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
-    figures: Figures | None = None,
+    metrics: RunMetrics | None = None,
     tracing: "Tracing | None" = None,
 ) -> Jobs:
     """Build the submitter of jobs. In a sharded store it chooses the placement group of every id."""
@@ -179,7 +179,7 @@ def make_jobs(
         along=along,
         places=getattr(store, "place_count", 0),
         apart=getattr(store, "server_of", None),
-        figures=figures,
+        metrics=metrics,
         tracing=tracing,
     )
 

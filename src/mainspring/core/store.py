@@ -31,7 +31,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Fire, Job, JobState, LedgerEntry, NewJob
-from mainspring.core.ports.dispatch import Hinting
+from mainspring.core.ports.dispatch import HintSource
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import Calendars
 from mainspring.core.ports.storage.datacenters import Datacenters
@@ -44,7 +44,7 @@ KEYS_KEPT: Micros = DAY
 EVENTS_KEPT: Micros = 10 * MINUTE
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class SubmitResult(msgspec.Struct, frozen=True):
     """The answer to a submitted run: its id and its current state."""
 
     id: RunId
@@ -71,7 +71,7 @@ class PutOutcome(StrEnum):
     CONFLICT = "conflict"
 
 
-class Put(msgspec.Struct, frozen=True):
+class PutResult(msgspec.Struct, frozen=True):
     """A declared job in its current form, and what the declaration changed."""
 
     job: Job
@@ -91,7 +91,7 @@ def refuse_put(new: NewJob, job: JobId, version: int, state: JobState, same: boo
     return PutOutcome.STALE
 
 
-def build_conflict(new: NewJob, made: str) -> Put:
+def build_conflict(new: NewJob, made: str) -> PutResult:
     """Build the answer for a job whose idempotency key already created something else, under the id ``made``."""
     job = Job(
         id=JobId(made),
@@ -103,7 +103,7 @@ def build_conflict(new: NewJob, made: str) -> Put:
         rev=0,
         payload=new.payload,
     )
-    return Put(job, PutOutcome.CONFLICT)
+    return PutResult(job, PutOutcome.CONFLICT)
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +174,7 @@ class PartialCompletion(StoreUnavailable):
         self.answers = answers
 
 
-class Staged(msgspec.Struct, frozen=True, kw_only=True):
+class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of staging the owned shards."""
 
     now: Instant
@@ -188,7 +188,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     schedules_due: bool = False
 
 
-class Fired(msgspec.Struct, frozen=True, kw_only=True):
+class FireResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one ``Fire``."""
 
     #: False: the schedule was changed first, the shard is no longer owned, or it is too early. Nothing was done.
@@ -227,7 +227,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         return {"short": self.short, "long": self.long, "audit": self.audit}[name]
 
 
-class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+class PinnedDepth(msgspec.Struct, frozen=True, kw_only=True):
     """Queued runs of a queue that require a data center. The times are those of ``Depth``."""
 
     datacenter: str
@@ -236,14 +236,14 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready: Instant | None = None
 
 
-class Depth(msgspec.Struct, frozen=True, kw_only=True):
+class QueueBacklog(msgspec.Struct, frozen=True, kw_only=True):
     """The runs of a queue by state. The times leave out the runs in ``pinned``; the counts include them."""
 
     queue: str
     queued: int
     running: int
     #: Per data center: runs that only it may execute, or that it serves now because of a preference order.
-    pinned: tuple[Pinned, ...] = ()
+    pinned: tuple[PinnedDepth, ...] = ()
     #: The due time of the oldest queued run.
     oldest_due: Instant | None = None
     #: Since when the longest-waiting startable run has been waiting for a worker. The wait begins when the run is due,
@@ -251,7 +251,7 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready: Instant | None = None
 
 
-class Unattempted(msgspec.Struct, frozen=True, kw_only=True):
+class UnattemptedRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of a task that ended in this state without an attempt: cancelled, skipped, or failed past their deadline."""
 
     task: str
@@ -292,7 +292,7 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submissions(Protocol):
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         """Make runs durable and return one answer per run, in the same order.
 
         Ids and initial state:
@@ -360,7 +360,7 @@ class Submissions(Protocol):
         """
         ...
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         """Declare recurring jobs and return one answer per job, in the same order.
 
         A job is identified by (tenant, name).
@@ -504,8 +504,8 @@ class Workforce(Protocol):
         ...
 
 
-class Staging(Protocol):
-    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+class DueWork(Protocol):
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         """Queue scheduled runs of these shards that are due, at most ``limit``, the oldest of each shard first.
 
         1. A run whose ordering key is held by another run becomes ``blocked``. A retry holds its key already.
@@ -527,7 +527,7 @@ class Staging(Protocol):
         """Return recurring jobs, also paused ones, whose next tick is due by ``until``: earliest first, no payloads."""
         ...
 
-    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         """Record ticks, create their runs and advance the schedules; returns one answer per fire, in order.
 
         1. Each fire is applied as a whole or not at all. It requires that the job's ``rev`` is the one planned with,
@@ -553,7 +553,7 @@ class Staging(Protocol):
         ...
 
 
-class Reaping(Protocol):
+class Upkeep(Protocol):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
         """Reap sessions whose lease has expired, then return the running runs of reaped and closed sessions.
 
@@ -597,7 +597,7 @@ class Reaping(Protocol):
         """
         ...
 
-    async def tidy(self) -> list[Unattempted]:
+    async def tidy(self) -> list[UnattemptedRuns]:
         """Run the periodic upkeep that keeps the store fast under load; call it every few seconds.
 
         Cheap if there is nothing to do.
@@ -631,7 +631,7 @@ class Reaping(Protocol):
         ...
 
 
-class Views(Protocol):
+class RunViews(Protocol):
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
         """Return runs by id from any state, in order. Payloads are included only on request."""
         ...
@@ -664,16 +664,16 @@ class Views(Protocol):
         """Return the children of a run by id, starting after the id ``after``."""
         ...
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         """Return the depth of every queue with work, by name; for one tenant or for all."""
         ...
 
 
-class Reading(Views, Protocol):
+class StoreReads(RunViews, Protocol):
     async def now(self) -> Instant: ...
 
 
-class Directory(Protocol):
+class JobNames(Protocol):
     async def job_named(self, tenant: str, name: str) -> JobId | None:
         """Return the id of the job with this name."""
         ...
@@ -703,15 +703,15 @@ class Outbox(Protocol):
 class Store(
     Submissions,
     Workforce,
-    Staging,
-    Reaping,
-    Reading,
-    Directory,
+    DueWork,
+    Upkeep,
+    StoreReads,
+    JobNames,
     Outbox,
     Calendars,
     Slos,
     Datacenters,
-    Hinting,
+    HintSource,
     TaskRegistry,
     Protocol,
 ):

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.core.runtime.cached import Remembered
+from mainspring.core.runtime.cached import Cached
 from mainspring.core.submit.task_catalog import TaskCatalog
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from mainspring.http.api_store import ApiStore
@@ -56,7 +56,7 @@ class Admission:
         self._tasks = tasks
         self._catalog = catalog
         self._workers = workers
-        self._quotas = Remembered(self._read_quotas, clock, _CACHED)
+        self._quotas = Cached(self._read_quotas, clock, _CACHED)
         self._submits: dict[str, TokenBuckets] = {}
         self._queued = CountedQuota(self._count_queued, clock)
         self._recurring = CountedQuota(store.count_jobs, clock)

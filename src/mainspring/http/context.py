@@ -24,7 +24,7 @@ from mainspring.core.ports.health import System
 from mainspring.core.ports.storage.catalog import Reads
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.batcher import Batcher
-from mainspring.core.runtime.cached import Remembered
+from mainspring.core.runtime.cached import Cached
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.scheduler.closed_times import ClosedTimes
 from mainspring.core.store import HeartbeatAnswer
@@ -119,7 +119,7 @@ class Api:
         #: The alert rules, as far as this process knows them.
         self.notifications = notifications or NotificationRules()
         #: The health checks open connections of their own, so their result is cached for all callers.
-        self.findings = Remembered(self._examine, clock, _REMEMBERED)
+        self.findings = Cached(self._examine, clock, _REMEMBERED)
         #: Limits the rate of wrong credentials by address.
         self.wrong_credentials = TokenBuckets(clock, _GUESSES_A_SECOND, _GUESSES_AT_ONCE)
         #: This process is about to stop and should receive no more requests.

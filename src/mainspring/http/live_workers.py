@@ -11,7 +11,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobSpec, NewJob
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Catalog, SessionView
-from mainspring.core.runtime.cached import Remembered
+from mainspring.core.runtime.cached import Cached
 from mainspring.core.runtime.log import get_logger
 
 #: How long the list of workers is cached.
@@ -28,9 +28,9 @@ class LiveWorkers:
         self._store = store
         self._clock = clock
         self._log = get_logger("mainspring.api")
-        self._workers = Remembered(lambda: store.sessions("worker"), clock, CACHED)
-        self._known_tasks = Remembered(self._read_tasks, clock, CACHED)
-        self._obstacles = Remembered(self._read_obstacles, clock, CACHED)
+        self._workers = Cached(lambda: store.sessions("worker"), clock, CACHED)
+        self._known_tasks = Cached(self._read_tasks, clock, CACHED)
+        self._obstacles = Cached(self._read_obstacles, clock, CACHED)
         #: When each warning about jobs was last logged.
         self._warned: dict[str, Micros] = {}
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from mainspring.core.maintenance.monitor import Monitor
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.counters import Spread, Tally
+from mainspring.core.runtime.metrics.counters import Histogram, LabelCounts
 from mainspring.core.runtime.metrics.exposition import Exposition
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 
 
 class Metrics:
@@ -19,15 +19,15 @@ class Metrics:
     def __init__(
         self,
         monitor: Monitor,
-        figures: Figures | None = None,
+        runs: RunMetrics | None = None,
         replica_staleness: Callable[[], Micros | None] = lambda: None,
     ) -> None:
-        """``figures``: the metrics of runs that workers claim and report over HTTP."""
-        self.figures = figures
+        """``runs``: the metrics of runs that workers claim and report over HTTP."""
+        self.runs = runs
         self._monitor = monitor
         self._replica_staleness = replica_staleness
-        self._requests = Tally()
-        self._latencies: dict[str, Spread] = {}
+        self._requests = LabelCounts()
+        self._latencies: dict[str, Histogram] = {}
         self._streams = 0
         monitor.add(self._tell, harmless=True)
 
@@ -35,9 +35,9 @@ class Metrics:
         """Count an answered request. The operation is ``none`` if no operation matched."""
         self._requests[operation, str(status)] += 1
 
-    def latency(self, operation: str) -> Spread:
+    def latency(self, operation: str) -> Histogram:
         """Return the histogram for the request durations of an operation, in microseconds."""
-        return self._latencies.setdefault(operation, Spread(declared.REQUEST_SECONDS.buckets, SECOND))
+        return self._latencies.setdefault(operation, Histogram(declared.REQUEST_SECONDS.buckets, SECOND))
 
     async def render(self, tenant: str | None, streams: int) -> bytes:
         """Render the metrics, with the queues of one tenant or of all."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mainspring.core.model.base.decode_errors import misread
+from mainspring.core.model.base.decode_errors import explain_decode_error
 from mainspring.core.model.base.errors import (
     Conflict,
     Fenced,
@@ -149,7 +149,7 @@ def build_problem(error: Exception) -> tuple[Problem, dict[str, str]]:
 
 def explain_decoding_error(error: msgspec.MsgspecError, where: str, kind: Any = None, data: bytes = b"") -> Invalid:
     """Explain why ``data`` cannot be decoded. ``where`` names the field if the whole value is wrong."""
-    found = misread(error, kind, data)
+    found = explain_decode_error(error, kind, data)
     return RequestFieldError(found.field or where, found.reason, found.hint)
 
 

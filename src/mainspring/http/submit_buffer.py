@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import BrokerUnavailable, StoreUnavailabl
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.ingest import Accepting
+from mainspring.core.ports.ingest import RequestLogWriter
 from mainspring.http.schemas.jobs import JobIn, explain_past_time
 
 #: While the store is unavailable, one request probes it at this interval. All other requests go to the log at once.
@@ -23,7 +23,7 @@ class SubmitBuffer:
     A client that retries with the same idempotency key gets the same id, although the job cannot be read yet.
     """
 
-    def __init__(self, log: Accepting, clock: Clock, bound_to: str | None) -> None:
+    def __init__(self, log: RequestLogWriter, clock: Clock, bound_to: str | None) -> None:
         """``bound_to``: the tenant whose requests the log accepts, or None for every tenant."""
         self._log = log
         self._clock = clock

@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, check_id
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule
+from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, DependencyRule
 
 if TYPE_CHECKING:
     from mainspring.sdk.calls.options import PreparedCall
@@ -37,14 +37,14 @@ def _check_parent(parent: object) -> object:
     return RunId(found)
 
 
-def check_rule(when: str) -> Rule:
+def check_rule(when: str) -> DependencyRule:
     try:
-        return Rule(when)
+        return DependencyRule(when)
     except ValueError:
-        raise Invalid("when", f"{when!r:.40} is not one of its words", ", ".join(Rule)) from None
+        raise Invalid("when", f"{when!r:.40} is not one of its words", ", ".join(DependencyRule)) from None
 
 
-def build_dependencies(parents: Sequence[Any], rule: Rule, here: Mapping[int, RunId]) -> Dependencies | None:
+def build_dependencies(parents: Sequence[Any], rule: DependencyRule, here: Mapping[int, RunId]) -> Dependencies | None:
     """Build the dependencies of a call. ``here``: the ids of the calls of this batch."""
     if not parents:
         return None

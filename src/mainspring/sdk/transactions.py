@@ -10,7 +10,7 @@ from mainspring.core.model.runs.handler_errors import NoTransactions
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.transactions import Request, Transactional
 from mainspring.core.runtime.masking import masks
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.core.worker.executors.results import result_problem
 from mainspring.core.worker.handler import SETTLED
 from mainspring.core.worker.reporting.attempt_reporter import current
@@ -111,19 +111,19 @@ def find_connection(calls: "Sequence[PreparedCall[Any]]", given: object | None) 
     return next(iter(chosen.values()), None)
 
 
-async def submit_on(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[Accepted]:
+async def submit_on(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[SubmitResult]:
     kind = _check(connection, blocking=False)
-    accepted: list[Accepted] = []
+    accepted: list[SubmitResult] = []
     for request in requests:
         with _explain_refusal(store):
             accepted += store.read_answer(await _ask(kind, connection, request))
     return accepted
 
 
-def submit_on_blocking(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[Accepted]:
+def submit_on_blocking(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[SubmitResult]:
     """Submit on the calling thread, because a blocking connection belongs to its thread."""
     kind = _check(connection, blocking=True)
-    accepted: list[Accepted] = []
+    accepted: list[SubmitResult] = []
     for request in requests:
         with _explain_refusal(store):
             accepted += store.read_answer(_ask_blocking(kind, connection, request))

@@ -7,14 +7,14 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.stores.changes import what_differs
 
 #: How many names an error lists.
 _SHOWN = 5
 
 
-def almanacs_of(newest: Iterable[Calendar]) -> list[Almanac]:
+def almanacs_of(newest: Iterable[Calendar]) -> list[TenantCalendars]:
     """Group calendars by tenant. ``newest``: the newest version of each calendar, deleted ones too, in order.
 
     The revision of an almanac is the sum of the versions, so it grows with every change.
@@ -23,7 +23,7 @@ def almanacs_of(newest: Iterable[Calendar]) -> list[Almanac]:
     for calendar in newest:
         found.setdefault(calendar.tenant, []).append(calendar)
     return [
-        Almanac(
+        TenantCalendars(
             tenant,
             sum(calendar.version for calendar in calendars),
             [calendar for calendar in calendars if not calendar.deleted],

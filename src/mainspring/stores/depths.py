@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.store import Depth, Pinned
+from mainspring.core.store import PinnedDepth, QueueBacklog
 
 #: Queue, required data center, queued, running, oldest due, oldest ready. A queue may have several rows.
 DepthRow: TypeAlias = tuple[str, str | None, int, int, Instant | None, Instant | None]
 
 
-def fold_depths(rows: Iterable[DepthRow]) -> list[Depth]:
+def fold_depths(rows: Iterable[DepthRow]) -> list[QueueBacklog]:
     """Add up the rows of each queue, in the order of the queue names."""
     by_queue: dict[str, list[DepthRow]] = {}
     for row in rows:
@@ -18,12 +18,12 @@ def fold_depths(rows: Iterable[DepthRow]) -> list[Depth]:
     return [_fold(queue, by_queue[queue]) for queue in sorted(by_queue)]
 
 
-def merge_pinned(found: Iterable[Pinned]) -> tuple[Pinned, ...]:
+def merge_pinned(found: Iterable[PinnedDepth]) -> tuple[PinnedDepth, ...]:
     """Add up the counts of each data center, in the order of their names."""
-    merged: dict[str, Pinned] = {}
+    merged: dict[str, PinnedDepth] = {}
     for one in found:
-        other = merged.get(one.datacenter, Pinned(datacenter=one.datacenter, queued=0))
-        merged[one.datacenter] = Pinned(
+        other = merged.get(one.datacenter, PinnedDepth(datacenter=one.datacenter, queued=0))
+        merged[one.datacenter] = PinnedDepth(
             datacenter=one.datacenter,
             queued=one.queued + other.queued,
             oldest_due=earliest(one.oldest_due, other.oldest_due),
@@ -36,14 +36,14 @@ def earliest(*times: Instant | None) -> Instant | None:
     return min((at for at in times if at is not None), default=None)
 
 
-def _fold(queue: str, rows: list[DepthRow]) -> Depth:
+def _fold(queue: str, rows: list[DepthRow]) -> QueueBacklog:
     pinned = [
-        Pinned(datacenter=place, queued=queued, oldest_due=due, oldest_ready=ready)
+        PinnedDepth(datacenter=place, queued=queued, oldest_due=due, oldest_ready=ready)
         for _, place, queued, _, due, ready in rows
         if place is not None and queued
     ]
     anywhere = [row for row in rows if row[1] is None]
-    return Depth(
+    return QueueBacklog(
         queue=queue,
         queued=sum(row[2] for row in rows),
         running=sum(row[3] for row in rows),

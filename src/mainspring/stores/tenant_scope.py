@@ -27,7 +27,7 @@ from mainspring.core.ports.storage.catalog import (
     Standings,
     Timings,
 )
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 
 
 class Seen:
@@ -65,7 +65,7 @@ class Seen:
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
         return await self._store.children(run, after, limit) if await self._is_my_run(run) else []
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         return await self._store.depths(self._tenant) if self._is_me(tenant) else []
 
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:

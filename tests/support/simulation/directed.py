@@ -13,7 +13,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec, JobState, NewJob
-from mainspring.core.store import Put
+from mainspring.core.store import PutResult
 from tests.support.simulation.acts import Act
 from tests.support.simulation.faults import Fate, Rates, Scripted
 from tests.support.simulation.history import HandlerCall, History, Step
@@ -63,7 +63,7 @@ class Director:
             id=self._ids.job(self.world.now(), 0), spec=spec, payload=(act if act is not None else Act()).payload()
         )
         [put] = self.do("put_jobs", [job])
-        assert isinstance(put, Put)
+        assert isinstance(put, PutResult)
         return put.job.id
 
     def cancel(self, *runs: RunId) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import Delivery
+from mainspring.core.ports.dispatch import HintDelivery
 from tests.support.memory_dispatch import MemoryDispatch, _Queue
 from tests.support.simulation.faults import CALM, Faults
 from tests.support.simulation.loop import Process
@@ -28,7 +28,7 @@ class LossyEngine(MemoryDispatch):
     """The broker as one process sees it."""
 
     def __init__(self, engine: Engine, process: Process, faults: Faults, clock: Clock) -> None:
-        super().__init__(clock, Sealer(b"world"))
+        super().__init__(clock, HintCodec(b"world"))
         self._queues = engine.queues
         self._process = process
         self._faults = faults
@@ -54,7 +54,7 @@ class LossyEngine(MemoryDispatch):
                 elif not self._goes_wrong(_LOST):
                     self.put(hint.queue, message, hint.priority)
 
-    async def _take(self, queue: str, limit: int, wait: Micros, priority: int | None) -> list[Delivery]:
+    async def _take(self, queue: str, limit: int, wait: Micros, priority: int | None) -> list[HintDelivery]:
         until = self._clock.monotonic() + wait
         while True:
             await self._there()

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import Outcome, RunState
-from mainspring.core.model.workflows.dependencies import Ended, decide
+from mainspring.core.model.workflows.dependencies import EndedParent, decide
 from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.evidence import OVER, B, Evidence, Move, Q, R, S
 
@@ -130,9 +130,9 @@ def _waits_elsewhere(move: Move) -> bool:
     return move.after.state is B and not move.after.waits_for_parents
 
 
-def _count(states: list[RunState], parents: int) -> Ended:
+def _count(states: list[RunState], parents: int) -> EndedParent:
     succeeded = states.count(RunState.SUCCEEDED)
-    return Ended(
+    return EndedParent(
         parents=parents,
         succeeded=succeeded,
         otherwise=len(states) - succeeded,

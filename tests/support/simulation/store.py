@@ -20,23 +20,23 @@ from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
 from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, Pause, ProgressReport
 from mainspring.core.ports.storage.coordination import Membership
-from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
-from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
+from mainspring.core.ports.storage.slos import SloDue, SloResult
 from mainspring.core.store import (
-    Accepted,
     Demand,
-    Depth,
     EventBatch,
-    Fired,
+    FireResult,
     HeartbeatAnswer,
     NewSession,
-    Put,
+    PutResult,
+    QueueBacklog,
     Retention,
-    Staged,
-    Unattempted,
+    StageResult,
+    SubmitResult,
+    UnattemptedRuns,
 )
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.memory.rows import JobRow, RunRow
@@ -264,10 +264,10 @@ class FaultyStore:
 
     async def close(self) -> None: ...
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         return await self.ask("submit", list(runs))
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         return await self.ask("put_jobs", list(jobs))
 
     async def set_jobs_state(
@@ -291,8 +291,8 @@ class FaultyStore:
     async def slos_due(self, limit: int) -> list[SloDue]:
         return await self.ask("slos_due", limit)
 
-    async def settle_slos(self, completed: Sequence[SloSettled]) -> int:
-        return await self.ask("settle_slos", list(completed))
+    async def save_slos(self, completed: Sequence[SloResult]) -> int:
+        return await self.ask("save_slos", list(completed))
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         return await self.ask("slo_states", list(jobs))
@@ -335,34 +335,34 @@ class FaultyStore:
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
         return await self.ask("save_checkpoints", list(checkpoints))
 
-    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         return await self.ask("stage", owner, list(shards), limit)
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
         return await self.ask("upcoming", list(shards), until, limit)
 
-    async def places(self) -> list[Place]:
-        return await self.ask("places")
+    async def datacenters(self) -> list[DatacenterStatus]:
+        return await self.ask("datacenters")
 
-    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
-        await self.ask("say_where", session, datacenter, version)
+    async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
+        await self.ask("set_datacenter", session, datacenter, version)
 
-    async def serve_orders(self) -> list[Order]:
+    async def serve_orders(self) -> list[PreferenceOrder]:
         return await self.ask("serve_orders")
 
-    async def orders(self) -> list[Order]:
+    async def orders(self) -> list[PreferenceOrder]:
         return await self.ask("orders")
 
-    async def place_loads(self) -> list[PlaceLoad]:
-        return await self.ask("place_loads")
+    async def datacenter_loads(self) -> list[DatacenterLoad]:
+        return await self.ask("datacenter_loads")
 
-    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
-        return await self.ask("almanacs", list(tenants))
+    async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
+        return await self.ask("tenant_calendars", list(tenants))
 
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
         return await self.ask("due_jobs", list(shards), until, limit)
 
-    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         return await self.ask("fire", owner, list(fires))
 
     async def lost_runs(self, limit: int) -> list[HeldRun]:
@@ -383,7 +383,7 @@ class FaultyStore:
     async def prune(self, retention: Retention, limit: int) -> int:
         return await self.ask("prune", retention, limit)
 
-    async def tidy(self) -> list[Unattempted]:
+    async def tidy(self) -> list[UnattemptedRuns]:
         return await self.ask("tidy")
 
     async def sample_load(self) -> Instant:
@@ -417,17 +417,17 @@ class FaultyStore:
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
         return await self.ask("children", run, after, limit)
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         return await self.ask("depths", tenant)
 
     async def hint_key(self) -> str:
         return await self.ask("hint_key")
 
-    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
-        return await self.ask("hints_of", list(runs))
+    async def find_hints(self, runs: Sequence[RunId]) -> list[Hint]:
+        return await self.ask("find_hints", list(runs))
 
-    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
-        return await self.ask("hints_ready", queues, limit)
+    async def find_ready_hints(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        return await self.ask("find_ready_hints", queues, limit)
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         await self.ask("attach_reader", name, ttl)

@@ -20,7 +20,7 @@ from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import JobSpec, Overlap
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.schedules.slo import Slo
-from mainspring.core.model.workflows.dependencies import Dependencies, Rule
+from mainspring.core.model.workflows.dependencies import Dependencies, DependencyRule
 from tests.support.simulation.acts import Act
 
 Otherwise: TypeAlias = Literal["reject", "existing", "replace", "debounce"]
@@ -167,7 +167,9 @@ class Workload:
             mine += [other for tenant, other in there[-20:] if tenant == run.tenant]
             if mine and chance.random() < self._policies:
                 parents = tuple(dict.fromkeys(chance.choices(mine, k=chance.randint(1, 4))))
-                run = msgspec.structs.replace(run, after=Dependencies(parents=parents, rule=chance.choice(list(Rule))))
+                run = msgspec.structs.replace(
+                    run, after=Dependencies(parents=parents, rule=chance.choice(list(DependencyRule)))
+                )
             related.append(run)
         return related
 

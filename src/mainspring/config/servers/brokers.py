@@ -1,14 +1,14 @@
 """Builds the brokers that carry hints to workers."""
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import Dispatch
+from mainspring.core.ports.dispatch import Broker
 from mainspring.integrations.kafka.address import SCHEME as KAFKA
 from mainspring.integrations.rabbitmq.address import SCHEMES
 
 
-def make_dispatch(url: str, clock: Clock, sealer: Sealer, datacenter: str = "") -> Dispatch:
+def make_dispatch(url: str, clock: Clock, sealer: HintCodec, datacenter: str = "") -> Broker:
     """``datacenter``: the data center of this process."""
     # Imported on use: most processes need none of the clients.
     if url.startswith(SCHEMES):

@@ -1,13 +1,13 @@
 """Builds the coordinators outside the store, which assign shards to schedulers."""
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.cluster.coordination import Engine
+from mainspring.core.model.cluster.coordination import CoordinatorAddress
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.registry import Registry
 from mainspring.integrations.tls import build_tls_context
 
 
-def make_registry(engine: Engine, clock: Clock) -> Registry:
+def make_registry(engine: CoordinatorAddress, clock: Clock) -> Registry:
     # Imported on use: most processes need none of the clients.
     match engine.kind:
         case "redis":

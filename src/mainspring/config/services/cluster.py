@@ -13,7 +13,7 @@ from mainspring.core.cluster.epoch_check import EpochCheckedCoordinator
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.clock_guard import ClockRules
 from mainspring.core.model.cluster.coordination import STORE, read_coordination
-from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 
 
@@ -41,7 +41,7 @@ async def make_brokers(runtime: Runtime) -> Brokers | None:
     if not routes:
         return None
     identity = await runtime.store.identity()
-    sealer = Sealer((section.key or await runtime.store.hint_key()).encode())
+    sealer = HintCodec((section.key or await runtime.store.hint_key()).encode())
     made = {
         url: GuardedBroker(make_dispatch(url, runtime.clock, sealer, runtime.settings.datacenter), runtime.clock)
         for url in dict.fromkeys(routes.values())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mainspring.core.cluster.shards import ShardKeeper
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.counters import Tally
+from mainspring.core.runtime.metrics.counters import LabelCounts
 from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.scheduler.scheduler import Scheduler
 from mainspring.features.archive.service import Archiver
@@ -41,7 +41,7 @@ def write_run_logs_metrics(keepers: Sequence[LogKeeper], book: Exposition) -> No
 
 def write_sinks_metrics(publishers: Sequence[Publisher], book: Exposition) -> None:
     """Write the metrics of event sinks. A sink has one publisher per server of the store."""
-    sent, failed, dropped = Tally(), Tally(), Tally()
+    sent, failed, dropped = LabelCounts(), LabelCounts(), LabelCounts()
     for publisher in publishers:
         sent[(publisher.sink,)] += publisher.sent
         failed[(publisher.sink,)] += publisher.failed

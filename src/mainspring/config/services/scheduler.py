@@ -29,7 +29,7 @@ from mainspring.core.model.cluster.coordination import STORE, read_coordination
 from mainspring.core.model.events.webhooks import read_webhooks
 from mainspring.core.ports.blobs import Blobs
 from mainspring.core.ports.events_out import Sink
-from mainspring.core.ports.upkeep.archive import Archiving
+from mainspring.core.ports.upkeep.archive import ArchiveStore
 from mainspring.core.runtime.brokers import Brokers
 from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.service import Service
@@ -103,10 +103,10 @@ class SchedulerServices:
             return watch is not None and watch.pressed
 
         archiver = None
-        if self._blobs is not None and isinstance(store, Archiving):
+        if self._blobs is not None and isinstance(store, ArchiveStore):
             archiver = Archiver(store, self._blobs, runtime.clock, keeper.owned, pressed)
             self._archivers.append(archiver)
-        scheduler = Scheduler(store, keeper, runtime.wakeups, runtime.clock, figures=runtime.figures)
+        scheduler = Scheduler(store, keeper, runtime.wakeups, runtime.clock, metrics=runtime.metrics)
         self._schedulers.append(scheduler)
         if sealed is not None:
             sealed.on_change(keeper.wakeup.notify)
@@ -114,10 +114,10 @@ class SchedulerServices:
             *([] if sealed is None else [sealed]),
             keeper,
             scheduler,
-            Reaper(store, runtime.wakeups, runtime.clock, runtime.random, runtime.figures),
-            Housekeeper(store, runtime.wakeups, runtime.clock, runtime.figures),
+            Reaper(store, runtime.wakeups, runtime.clock, runtime.random, runtime.metrics),
+            Housekeeper(store, runtime.wakeups, runtime.clock, runtime.metrics),
             LoadSampler(store, runtime.wakeups, runtime.clock, keeper.owned),
-            SloKeeper(store, runtime.wakeups, runtime.clock, runtime.figures),
+            SloKeeper(store, runtime.wakeups, runtime.clock, runtime.metrics),
             DatacenterKeeper(
                 store,
                 runtime.wakeups,

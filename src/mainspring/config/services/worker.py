@@ -69,7 +69,7 @@ def make_worker(
         open_workforce=runtime.workforce(),
         jitter=runtime.random,
         brokers=_select_brokers(brokers, settings),
-        figures=runtime.figures,
+        metrics=runtime.metrics,
         tracing=runtime.tracing,
         attempt_log=attempt_log,
     )

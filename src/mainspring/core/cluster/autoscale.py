@@ -8,7 +8,7 @@ from mainspring.core.maintenance.queue_depth import QueueDepth, judge_depth
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.autoscale import QueueLoad
 from mainspring.core.ports.storage.catalog import Minute, SessionView
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 
 #: Per-minute metrics lag a little. Over this span they are stable, and still follow the load.
 RATES_OVER: Micros = 3 * MINUTE
@@ -17,7 +17,7 @@ RATES_OVER: Micros = 3 * MINUTE
 class LoadReads(Protocol):
     """The load that a tenant may see, or that of all tenants."""
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]: ...
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]: ...
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]: ...
 
@@ -27,16 +27,16 @@ async def read_loads(
 ) -> list[QueueLoad]:
     """Return the load of every queue with work, with workers, or with recently ended runs, by name."""
     depths = {depth.queue: depth for depth in await reads.depths(tenant)}
-    figures = await reads.minutes(tenant, now - RATES_OVER, now)
+    metrics = await reads.minutes(tenant, now - RATES_OVER, now)
     staying = [worker for worker in workers if not worker.draining]
-    names = set(depths) | {minute.queue for minute in figures} | {queue for one in staying for queue in one.queues}
-    return [_load(name, depths.get(name), figures, staying, now) for name in sorted(names)]
+    names = set(depths) | {minute.queue for minute in metrics} | {queue for one in staying for queue in one.queues}
+    return [_load(name, depths.get(name), metrics, staying, now) for name in sorted(names)]
 
 
 def _load(
-    name: str, depth: Depth | None, figures: Sequence[Minute], workers: Collection[SessionView], now: Instant
+    name: str, depth: QueueBacklog | None, metrics: Sequence[Minute], workers: Collection[SessionView], now: Instant
 ) -> QueueLoad:
-    own = [minute for minute in figures if minute.queue == name]
+    own = [minute for minute in metrics if minute.queue == name]
     started = sum(minute.started for minute in own)
     judged = QueueDepth(queue=name) if depth is None else judge_depth(depth, workers)
     return QueueLoad(

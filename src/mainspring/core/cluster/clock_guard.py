@@ -72,19 +72,19 @@ class ClockGuard(TickingService):
         return state is not ClockState.FENCED
 
     def _say(self, state: ClockState, reading: ClockReading) -> None:
-        figures = {"offset_ms": reading.offset // MILLISECOND, "error_ms": reading.error // MILLISECOND}
+        metrics = {"offset_ms": reading.offset // MILLISECOND, "error_ms": reading.error // MILLISECOND}
         match state:
             case ClockState.RIGHT:
-                self.log.info("clock is right again", **figures)
+                self.log.info("clock is right again", **metrics)
             case ClockState.OFF:
-                self.log.warning("clock differs from the store's: check time synchronization", **figures)
+                self.log.warning("clock differs from the store's: check time synchronization", **metrics)
             case ClockState.FENCED:
                 if self._schedules:
                     self.log.error(
-                        "clock is far from the store's: the scheduler here stops until it is right", **figures
+                        "clock is far from the store's: the scheduler here stops until it is right", **metrics
                     )
                 else:
-                    self.log.error("clock is far from the store's: check time synchronization", **figures)
+                    self.log.error("clock is far from the store's: check time synchronization", **metrics)
 
     async def _tell(self) -> None:
         reading, sessions = self.reading(), tuple(sorted(self._sessions()))

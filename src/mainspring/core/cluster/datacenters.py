@@ -40,7 +40,7 @@ class DatacenterKeeper(TickingService):
     async def tick(self) -> Micros:
         member = self._member()
         if (self._datacenter or self._version) and member is not None and member != self._said:
-            await self._store.say_where(member, self._datacenter, self._version)
+            await self._store.set_datacenter(member, self._datacenter, self._version)
             self._said = member
         for order in await self._store.serve_orders():
             if self._serving.get(order.word, order.serving) != order.serving:

@@ -8,7 +8,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.cluster.shard import freed, taken
 from mainspring.core.ports.registry import Registry
-from mainspring.core.ports.storage.coordination import Membership, Sealing
+from mainspring.core.ports.storage.coordination import EpochCoordinator, Membership
 from mainspring.core.runtime.log import get_logger
 
 _log = get_logger("mainspring.shards")
@@ -29,7 +29,7 @@ class EpochCheckedCoordinator:
     3. A granted shard is sealed in the store before it counts: its epoch grows there, whichever coordinator granted it.
     """
 
-    def __init__(self, store: Sealing, registry: Registry) -> None:
+    def __init__(self, store: EpochCoordinator, registry: Registry) -> None:
         self._store = store
         self._registry = registry
         #: Members that were in the registry at the last renewal but have expired in the store, for good.

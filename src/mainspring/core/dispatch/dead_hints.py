@@ -39,11 +39,11 @@ class DeadHints:
                 if view is not None and guarded in self._waiting:
                     self._waiting[guarded].append(dead_run(view))
 
-    async def bury(self) -> None:
+    async def publish_dead(self) -> None:
         for guarded, waiting in self._waiting.items():
             while waiting:
                 dead = [waiting[place] for place in range(min(_BATCH, len(waiting)))]
-                if not await guarded.bury(dead):
+                if not await guarded.publish_dead(dead):
                     break
                 for _ in dead:
                     waiting.popleft()

@@ -10,7 +10,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import Hinting
+from mainspring.core.ports.dispatch import HintSource
 from mainspring.core.ports.wakeups import EVERY_QUEUE, Wakeups
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.service import TickingService
@@ -41,7 +41,7 @@ _OVERLOOKED: Micros = 5 * SECOND
 _REFILL_EVERY: Micros = SECOND // 10
 
 
-class DispatchStore(Outbox, Hinting, RunReading, Protocol):
+class DispatchStore(Outbox, HintSource, RunReading, Protocol):
     """The part of the store that the dispatcher uses."""
 
 
@@ -88,7 +88,7 @@ class Dispatcher(TickingService):
         if self.clock.monotonic() >= self._sweep_at:
             await self._sweep()
         found = await self._follow()
-        await self._dead_hints.bury()
+        await self._dead_hints.publish_dead()
         now = self.clock.monotonic()
         if found:
             self._pause = _FIRST_LOOK_AGAIN
@@ -123,10 +123,10 @@ class Dispatcher(TickingService):
     async def _tell(self, batches: Sequence[EventBatch]) -> None:
         runs = list(dict.fromkeys(run for batch in batches if batch.kind in _CLAIMABLE for run in batch.runs))
         for start in range(0, len(runs), _HINTS):
-            self.published += await self._publish(await self._store.hints_of(runs[start : start + _HINTS]))
+            self.published += await self._publish(await self._store.find_hints(runs[start : start + _HINTS]))
         if dead := [run for batch in batches if batch.kind == _DEAD for run in batch.runs]:
             await self._dead_hints.note(dead)
-            await self._dead_hints.bury()
+            await self._dead_hints.publish_dead()
 
     async def _publish(self, hints: Sequence[Hint]) -> int:
         """Publish hints to their brokers; returns how many were accepted."""
@@ -139,7 +139,7 @@ class Dispatcher(TickingService):
 
     async def _sweep(self) -> None:
         best: defaultdict[str, list[Hint]] = defaultdict(list)
-        for hint in await self._store.hints_ready(self._brokers.queues, _SWEPT):
+        for hint in await self._store.find_ready_hints(self._brokers.queues, _SWEPT):
             if (guarded := self._brokers.of(hint.queue)) is not None and _is_for(hint, guarded):
                 best[hint.queue].append(hint)
         now = self.clock.monotonic()

@@ -16,7 +16,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.ports.storage.catalog import Pause, SessionView
 from mainspring.core.runtime.brokers import Brokers
-from mainspring.core.runtime.cached import Latest, Remembered
+from mainspring.core.runtime.cached import BackgroundCache, Cached
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.counters import OTHER
 from mainspring.core.runtime.metrics.exposition import Exposition
@@ -83,8 +83,8 @@ class Fleet:
         self._every = every
         self._most_names = most_names
         self._brokers = brokers
-        self._alive = Remembered(self._read_alive, clock, every)
-        self._work: dict[str | None, Latest[_Work]] = {}
+        self._alive = Cached(self._read_alive, clock, every)
+        self._work: dict[str | None, BackgroundCache[_Work]] = {}
 
     async def tell(self, book: Exposition, tenant: str | None) -> None:
         began = self._clock.monotonic()
@@ -111,12 +111,12 @@ class Fleet:
         for work in self._work.values():
             await work.close()
 
-    async def _work_of(self, tenant: str | None) -> Latest[_Work]:
+    async def _work_of(self, tenant: str | None) -> BackgroundCache[_Work]:
         if tenant not in self._work:
             if len(self._work) >= _TENANTS:
                 await self.close()
                 self._work.clear()
-            self._work[tenant] = Latest(lambda: self._read_work(tenant), self._clock, self._every, _BEARABLE)
+            self._work[tenant] = BackgroundCache(lambda: self._read_work(tenant), self._clock, self._every, _BEARABLE)
         return self._work[tenant]
 
     async def _read_alive(self) -> _Alive:

@@ -6,7 +6,7 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.cluster.diagnosis import Finding, Level
 from mainspring.core.model.cluster.store_health import changed, is_pressed, worst_of
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.health import Watched
+from mainspring.core.ports.health import PressureReads
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 
@@ -20,7 +20,9 @@ class HealthGuard(TickingService):
     The owner of the first shard logs the findings.
     """
 
-    def __init__(self, store: Watched, wakeups: Wakeups, clock: Clock, owned: Callable[[], Mapping[int, int]]) -> None:
+    def __init__(
+        self, store: PressureReads, wakeups: Wakeups, clock: Clock, owned: Callable[[], Mapping[int, int]]
+    ) -> None:
         super().__init__("health", clock, wakeups.listen([]))
         self._store = store
         self._owned = owned
@@ -33,7 +35,7 @@ class HealthGuard(TickingService):
 
     async def tick(self) -> Micros:
         before, was_pressed = self._worst, self.pressed
-        self._worst = worst_of(await self._store.pains())
+        self._worst = worst_of(await self._store.read_pressure())
         if _SHARD in self._owned():
             for finding in changed(before, self._worst):
                 self._say(finding)

@@ -3,9 +3,9 @@
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeups
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Reaping
+from mainspring.core.store import Upkeep
 
 _EVERY: Micros = 2 * SECOND
 
@@ -13,13 +13,13 @@ _EVERY: Micros = 2 * SECOND
 class Housekeeper(TickingService):
     """Needs no leader: the store ensures that only one of several callers does the work."""
 
-    def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
+    def __init__(self, store: Upkeep, wakeups: Wakeups, clock: Clock, metrics: RunMetrics | None = None) -> None:
         super().__init__("housekeeper", clock, wakeups.listen(()))
         self._store = store
-        self._figures = figures
+        self._metrics = metrics
 
     async def tick(self) -> Micros:
         ended = await self._store.tidy()
-        if self._figures is not None:
-            self._figures.unattempted(ended)
+        if self._metrics is not None:
+            self._metrics.unattempted(ended)
         return _EVERY

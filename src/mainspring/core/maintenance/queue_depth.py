@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import MINUTE, Instant, Micros
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 
 
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
     stranded: Mapping[str, int] = {}
 
 
-def judge_depth(depth: Depth, workers: Iterable[SessionView]) -> QueueDepth:
+def judge_depth(depth: QueueBacklog, workers: Iterable[SessionView]) -> QueueDepth:
     """Separate the runs that no live worker of the queue may execute because of its data center."""
     served = {worker.datacenter for worker in workers if depth.queue in worker.queues and not worker.draining}
     reached = [pinned for pinned in depth.pinned if pinned.datacenter in served]

@@ -10,16 +10,16 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import OVERDUE_GRACE
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.loader import HORIZON
-from mainspring.core.store import Reading, Reaping, Workforce
+from mainspring.core.store import StoreReads, Upkeep, Workforce
 
 _EVERY: Micros = SECOND
 _LIMIT = 500
 
 
-class ReaperStore(Reaping, Reading, Workforce, Protocol):
+class ReaperStore(Upkeep, StoreReads, Workforce, Protocol):
     """The part of the store that a reaper uses."""
 
 
@@ -30,13 +30,13 @@ class Reaper(TickingService):
     """
 
     def __init__(
-        self, store: ReaperStore, wakeups: Wakeups, clock: Clock, random: Random, figures: Figures | None = None
+        self, store: ReaperStore, wakeups: Wakeups, clock: Clock, random: Random, metrics: RunMetrics | None = None
     ) -> None:
         super().__init__("reaper", clock, wakeups.listen([]))
         self._store = store
         self._wakeups = wakeups
         self._random = random
-        self._figures = figures
+        self._metrics = metrics
 
     async def tick(self) -> Micros:
         await self._while_full(self._return_lost)
@@ -83,8 +83,8 @@ class Reaper(TickingService):
             return 0
         failed = sum(completion.state is RunState.FAILED for _, completion in applied)
         self.log.warning(what, runs=len(applied), failed=failed)
-        if self._figures is not None:
-            self._figures.reaped(why, applied)
+        if self._metrics is not None:
+            self._metrics.reaped(why, applied)
         # The end of a run can also release another run, most likely of the same queue.
         topics = dict.fromkeys(queue_topic(run.queue) for run, _ in applied)
         if any(move.state is RunState.SCHEDULED and move.delay <= HORIZON for _, move in applied):
@@ -96,8 +96,8 @@ class Reaper(TickingService):
         expired = await self._store.expire(_LIMIT)
         if expired:
             self.log.info("runs expired", runs=expired)
-            if self._figures is not None:
-                self._figures.expired(expired)
+            if self._metrics is not None:
+                self._metrics.expired(expired)
         return expired
 
     async def _resolve(self) -> None:

@@ -5,8 +5,8 @@ import asyncio
 from mainspring.core.model.base.errors import MainspringError
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.health import Health, Vitals
-from mainspring.core.runtime.cached import Remembered
+from mainspring.core.ports.health import StoreHealth, Vitals
+from mainspring.core.runtime.cached import Cached
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.declared import Metric
@@ -23,8 +23,8 @@ class StoreVitals:
     A read takes some milliseconds, so its result is cached for a while.
     """
 
-    def __init__(self, health: Health, clock: Clock, every: Micros) -> None:
-        self._read = Remembered(health.vitals, clock, every)
+    def __init__(self, health: StoreHealth, clock: Clock, every: Micros) -> None:
+        self._read = Cached(health.vitals, clock, every)
         self._failing = False
 
     async def tell(self, book: Exposition) -> None:

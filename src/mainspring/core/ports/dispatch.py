@@ -24,14 +24,14 @@ from mainspring.core.model.runs.dead_letters import DeadRun
 LEASE: Micros = 30 * SECOND
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class HintDelivery(msgspec.Struct, frozen=True):
     """A hint that was taken, and the broker's receipt for it."""
 
     hint: Hint
     receipt: object
 
 
-class Dispatch(Protocol):
+class Broker(Protocol):
     """One broker. Queues are created by using them."""
 
     #: The name used in the settings: redis, …
@@ -60,14 +60,14 @@ class Dispatch(Protocol):
         """
         ...
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:
         """Take at most ``limit`` hints, each for one taker at a time: the best by rank, if the broker has an order.
 
         If there is none, it waits at most ``wait`` for the first, woken by the broker. 0: it does not wait.
         """
         ...
 
-    async def done(self, deliveries: Sequence[Delivery]) -> None:
+    async def done(self, deliveries: Sequence[HintDelivery]) -> None:
         """Acknowledge hints whose claim is committed or that were stale. Harmless if repeated, or after the lease."""
         ...
 
@@ -81,33 +81,33 @@ class Dispatch(Protocol):
 
 
 @runtime_checkable
-class Burying(Protocol):
+class DeadLetterBroker(Protocol):
     """A broker with its own dead-letter destination, where a team's tools look. Other brokers lack this method."""
 
-    async def bury(self, dead: Sequence[DeadRun]) -> None:
+    async def publish_dead(self, dead: Sequence[DeadRun]) -> None:
         """Send copies of runs that failed for good. Some may be sent twice."""
         ...
 
 
 @runtime_checkable
-class Placing(Protocol):
+class DatacenterBroker(Protocol):
     """A broker that can keep the hints of each data center separate. Other brokers get no hints for data centers."""
 
     by_datacenter: bool
 
 
 @runtime_checkable
-class Pooling(Protocol):
+class PriorityBroker(Protocol):
     """A broker that can keep the hints of each priority separate, for workers with a pool of slots for each."""
 
     by_priority: bool
 
-    async def take_of(self, queue: str, priority: int, limit: int, wait: Micros) -> list[Delivery]:
+    async def take_priority(self, queue: str, priority: int, limit: int, wait: Micros) -> list[HintDelivery]:
         """Like ``take``, but only hints of this priority."""
         ...
 
 
-class Hinting(Protocol):
+class HintSource(Protocol):
     """The part of the store that provides hints.
 
     Hints exist for queued runs that any worker, or any worker of a data center, may take: runs without other labels or
@@ -121,10 +121,10 @@ class Hinting(Protocol):
         """
         ...
 
-    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+    async def find_hints(self, runs: Sequence[RunId]) -> list[Hint]:
         """Return hints for those of the runs that are queued, in no particular order."""
         ...
 
-    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+    async def find_ready_hints(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         """Return hints for the best ``limit`` runs of each of these queues, or of every queue."""
         ...

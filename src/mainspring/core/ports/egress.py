@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.instant import SECOND, Micros
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request. The headers that frame it (``Host``, ``Content-Length`` …) cannot be set by the caller."""
 
     method: str
@@ -42,7 +42,7 @@ class Egress(Protocol):
     cannot be bypassed.
     """
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: OutgoingRequest) -> Answer:
         """Send once: no redirect is followed, no proxy used, nothing repeated.
 
         Raises ``Invalid`` before anything is sent if the URL or a header is refused, and ``NoAnswer``.

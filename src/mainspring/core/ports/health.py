@@ -64,7 +64,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[TableVitals, ...] = ()
 
 
-class Health(Protocol):
+class StoreHealth(Protocol):
     async def examine(self) -> Examination:
         """Examine the store. An unreachable store is a finding, too."""
         ...
@@ -77,10 +77,10 @@ class Health(Protocol):
         ...
 
 
-class Watched(Protocol):
+class PressureReads(Protocol):
     """A store that other processes can slow down."""
 
-    async def pains(self) -> list[Finding]:
+    async def read_pressure(self) -> list[Finding]:
         """Return findings about conditions that can get worse within a minute; fast enough to be called all the time.
 
         :raises StoreUnavailable: the store cannot be reached

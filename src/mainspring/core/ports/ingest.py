@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.events.record_mapping import Record
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request as it was received. Nothing in it has been validated."""
 
     body: bytes
@@ -31,7 +31,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     receipt: object
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     """Why no job was created from a request."""
 
     title: str
@@ -45,7 +45,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     lane: str = ""
 
 
-class Accepting(Protocol):
+class RequestLogWriter(Protocol):
     """The writing side of the log."""
 
     async def accept(self, body: bytes, *, key: str, tenant: str, run: RunId, author: str) -> None:
@@ -56,7 +56,7 @@ class Accepting(Protocol):
         ...
 
 
-class RequestLog(Protocol):
+class RequestLogReader(Protocol):
     """The reading side of the log. ``BrokerUnavailable`` is raised if the log does not answer.
 
     Requests that were taken and neither ``done`` nor refused are delivered again, to this process or another.
@@ -64,18 +64,18 @@ class RequestLog(Protocol):
 
     async def close(self) -> None: ...
 
-    async def take(self, limit: int, wait: Micros) -> list[Ask]:
+    async def take(self, limit: int, wait: Micros) -> list[JobRequest]:
         """Take at most ``limit`` requests, each delivered to one process at a time.
 
         Waits for the first if there is none.
         """
         ...
 
-    async def done(self, asks: Sequence[Ask]) -> None:
+    async def done(self, requests: Sequence[JobRequest]) -> None:
         """Confirm that the jobs of these requests are in the store."""
         ...
 
-    async def refuse(self, refused: Sequence[tuple[Ask, Refusal]]) -> None:
+    async def refuse(self, refused: Sequence[tuple[JobRequest, Rejection]]) -> None:
         """Move requests that can never become jobs to a separate place, with the reason, for inspection.
 
         Returns when they are stored there.

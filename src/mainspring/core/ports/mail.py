@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.alerts.channels import MailServer
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class Email(msgspec.Struct, frozen=True, kw_only=True):
     sender: str
     to: Sequence[str]
     subject: str
@@ -17,7 +17,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
-class NotTaken(Exception):
+class MailRejected(Exception):
     """The server was unavailable or rejected the mail. The message may quote the server, never a password."""
 
     def __init__(self, message: str, *, for_good: bool) -> None:
@@ -27,7 +27,7 @@ class NotTaken(Exception):
 
 
 class Mail(Protocol):
-    async def send(self, server: MailServer, password: str, letter: Letter) -> None:
+    async def send(self, server: MailServer, password: str, letter: Email) -> None:
         """Send a mail; returns when the server has accepted it for every address.
 
         1. Raises ``NotTaken``. The failure is final if the server accepted only some of several addresses: these would

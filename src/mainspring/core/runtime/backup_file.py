@@ -12,7 +12,7 @@ from types import TracebackType
 import msgspec
 
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
-from mainspring.core.ports.upkeep.backup import FORMAT, Manifest, Part
+from mainspring.core.ports.upkeep.backup import FORMAT, BackupPart, Manifest
 
 MANIFEST = "manifest.json"
 PIECE = 1 << 20
@@ -22,7 +22,7 @@ _LEVEL = 1
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
-class Writer:
+class BackupFileWriter:
     """Writes a temporary file, and renames it when it is complete.
 
     Only the owner may read it, as it contains payloads.
@@ -44,7 +44,7 @@ class Writer:
         self._file = os.fdopen(descriptor, "wb")
         self._archive = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL)
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> "BackupFileWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -57,7 +57,7 @@ class Writer:
         if isinstance(error, OSError):
             raise StoreUnavailable(f"{self._path} cannot be written: {error.strerror or error}") from error
 
-    async def add(self, name: str, fill: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[int]]) -> Part:
+    async def add(self, name: str, fill: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[int]]) -> BackupPart:
         digest, size = hashlib.sha256(), 0
         with self._archive.open(name, "w", force_zip64=True) as member:
 
@@ -68,7 +68,7 @@ class Writer:
                 member.write(data)
 
             rows = await fill(write)
-        return Part(name=name, bytes=size, sha256=digest.hexdigest(), rows=rows)
+        return BackupPart(name=name, bytes=size, sha256=digest.hexdigest(), rows=rows)
 
     def finish(self, manifest: Manifest) -> int:
         """Store the manifest, sync and rename the file; returns its size."""
@@ -86,7 +86,7 @@ class Writer:
         return self._path.stat().st_size
 
 
-class Reader:
+class BackupFileReader:
     """Reads a backup. Every problem with its content is a ``Conflict``."""
 
     def __init__(self, path: Path) -> None:
@@ -118,11 +118,11 @@ class Reader:
 
 
 def _read(path: Path, content: bytes) -> Manifest:
-    class Head(msgspec.Struct):
+    class BackupHeader(msgspec.Struct):
         format: int
 
     try:
-        form = msgspec.json.decode(content, type=Head).format
+        form = msgspec.json.decode(content, type=BackupHeader).format
         if form > FORMAT:
             raise Conflict(f"{path} has form {form}, this program knows {FORMAT}: upgrade the program")
         if form < FORMAT:

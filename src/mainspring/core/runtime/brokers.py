@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.runs.dead_letters import DeadRun
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import Burying, Delivery, Dispatch, Placing, Pooling
+from mainspring.core.ports.dispatch import Broker, DatacenterBroker, DeadLetterBroker, HintDelivery, PriorityBroker
 from mainspring.core.runtime.log import get_logger
 
 Answer = TypeVar("Answer")
@@ -31,7 +31,7 @@ class GuardedBroker:
     not probed constantly.
     """
 
-    def __init__(self, engine: Dispatch, clock: Clock) -> None:
+    def __init__(self, engine: Broker, clock: Clock) -> None:
         self.engine = engine
         #: How often the breaker has opened.
         self.outages = 0
@@ -72,15 +72,17 @@ class GuardedBroker:
             self.published += len(hints)
         return True
 
-    async def take(self, queue: str, limit: int, wait: Micros, priority: int | None = None) -> list[Delivery] | None:
+    async def take(
+        self, queue: str, limit: int, wait: Micros, priority: int | None = None
+    ) -> list[HintDelivery] | None:
         """Take hints. None: the broker is unavailable. A probe does not wait. ``priority``: only hints of this one."""
 
-        def ask() -> Awaitable[list[Delivery]]:
+        def ask() -> Awaitable[list[HintDelivery]]:
             patience = 0 if self.away else wait
             if priority is None:
                 return self.engine.take(queue, limit, patience)
-            assert isinstance(self.engine, Pooling)
-            return self.engine.take_of(queue, priority, limit, patience)
+            assert isinstance(self.engine, PriorityBroker)
+            return self.engine.take_priority(queue, priority, limit, patience)
 
         found = await self._ask(ask, wait)
         if found is None:
@@ -88,7 +90,7 @@ class GuardedBroker:
         self.taken += len(found[0])
         return found[0]
 
-    async def done(self, deliveries: Sequence[Delivery]) -> None:
+    async def done(self, deliveries: Sequence[HintDelivery]) -> None:
         # An unavailable broker would not report it: some clients only buffer the call.
         if not self.away:
             await self._ask(lambda: self.engine.done(deliveries), wait=0)
@@ -100,7 +102,7 @@ class GuardedBroker:
     @property
     def by_datacenter(self) -> bool:
         """The broker can route hints by data center."""
-        return isinstance(self.engine, Placing) and self.engine.by_datacenter
+        return isinstance(self.engine, DatacenterBroker) and self.engine.by_datacenter
 
     async def look(self) -> list[str]:
         """Return warnings about the broker's configuration that were not known yet."""
@@ -113,13 +115,13 @@ class GuardedBroker:
     @property
     def buries(self) -> bool:
         """The broker can store dead letters."""
-        return isinstance(self.engine, Burying)
+        return isinstance(self.engine, DeadLetterBroker)
 
-    async def bury(self, dead: Sequence[DeadRun]) -> bool:
+    async def publish_dead(self, dead: Sequence[DeadRun]) -> bool:
         """Send dead letters to the broker; returns whether it has accepted them."""
         engine = self.engine
-        assert isinstance(engine, Burying)
-        return await self._ask(lambda: engine.bury(dead), wait=0) is not None
+        assert isinstance(engine, DeadLetterBroker)
+        return await self._ask(lambda: engine.publish_dead(dead), wait=0) is not None
 
     async def _ask(self, call: Callable[[], Awaitable[Answer]], wait: Micros) -> tuple[Answer] | None:
         if not self.may_ask:

@@ -13,16 +13,16 @@ from mainspring.core.runtime.tasks import cancel_and_wait
 T = TypeVar("T")
 
 
-class Remembered(Generic[T]):
+class Cached(Generic[T]):
     """A cached value. However many callers ask at once, the store is read once.
 
     A failed read is not cached: its callers get the error, and the next caller reads again.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, good_for: Micros) -> None:
+    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, fresh_for: Micros) -> None:
         self._read = read
         self._clock = clock
-        self._good_for = good_for
+        self._good_for = fresh_for
         self._value: T | None = None
         self._read_at: Micros | None = None
         self._reading = asyncio.Lock()
@@ -48,7 +48,7 @@ class Remembered(Generic[T]):
         return self._value
 
 
-class Latest(Generic[T]):
+class BackgroundCache(Generic[T]):
     """A cached value that may take long to read. Reads run in the background.
 
     Callers wait as long as they can, and then get the last value if it is not too old. Only one read runs at a time. A
@@ -56,14 +56,14 @@ class Latest(Generic[T]):
     """
 
     def __init__(
-        self, read: Callable[[], Coroutine[None, None, T]], clock: Clock, good_for: Micros, bearable: Micros
+        self, read: Callable[[], Coroutine[None, None, T]], clock: Clock, fresh_for: Micros, stale_for: Micros
     ) -> None:
         """``good_for``: serve from cache without refreshing. ``bearable``: keep serving this long
         if refreshing fails."""
         self._read = read
         self._clock = clock
-        self._good_for = good_for
-        self._bearable = bearable
+        self._good_for = fresh_for
+        self._bearable = stale_for
         self._value: T | None = None
         self._read_at: Micros | None = None
         self._tried_at: Micros | None = None

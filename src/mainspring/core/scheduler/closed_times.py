@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.schedules.calendar import Calendar
-from mainspring.core.model.schedules.closed_periods import Closed, Closings, closings_of
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, CompiledCalendar, select_closed_periods
 from mainspring.core.model.schedules.job import Job
-from mainspring.core.ports.storage.calendars import Almanacs
+from mainspring.core.ports.storage.calendars import SchedulerCalendars
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -21,33 +21,33 @@ class ClosedTimes:
     job's ``rev``.
     """
 
-    def __init__(self, store: Almanacs, log: "FilteringBoundLogger") -> None:
+    def __init__(self, store: SchedulerCalendars, log: "FilteringBoundLogger") -> None:
         self._store = store
         self._log = log
-        self._known: dict[str, tuple[int, list[Closed]]] = {}
+        self._known: dict[str, tuple[int, list[CompiledCalendar]]] = {}
 
-    async def of(self, jobs: Sequence[Job]) -> dict[JobId, Closings]:
+    async def of(self, jobs: Sequence[Job]) -> dict[JobId, ClosedPeriods]:
         """Return the closed periods of those of these jobs that calendars apply to."""
         minding = [job for job in jobs if job.calendar_rev]
         if not minding:
             return {}
         stale = {job.tenant for job in minding if self._known.get(job.tenant, (0, []))[0] < job.calendar_rev}
         if stale:
-            for almanac in await self._store.almanacs(stale):
+            for almanac in await self._store.tenant_calendars(stale):
                 closed = [one for calendar in almanac.calendars if (one := self._closed(calendar)) is not None]
                 self._known[almanac.tenant] = (almanac.rev, closed)
         found = {}
         for job in minding:
             _, calendars = self._known.get(job.tenant, (0, []))
             spec = job.spec
-            closings = closings_of(calendars, spec.calendars, spec.tags, spec.queue, spec.when_closed)
-            if closings is not None:
-                found[job.id] = closings
+            closed_periods = select_closed_periods(calendars, spec.calendars, spec.tags, spec.queue, spec.when_closed)
+            if closed_periods is not None:
+                found[job.id] = closed_periods
         return found
 
-    def _closed(self, calendar: Calendar) -> Closed | None:
+    def _closed(self, calendar: Calendar) -> CompiledCalendar | None:
         try:
-            return Closed(calendar)
+            return CompiledCalendar(calendar)
         except Invalid as error:
             # Its time zone is unknown here. That must not hold up the other calendars.
             self._log.error("a calendar cannot be read and is not minded", calendar=calendar.name, why=str(error))

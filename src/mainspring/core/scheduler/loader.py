@@ -6,14 +6,14 @@ from typing import Protocol
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.storage.calendars import Almanacs
-from mainspring.core.ports.storage.datacenters import Places
+from mainspring.core.ports.storage.calendars import SchedulerCalendars
+from mainspring.core.ports.storage.datacenters import DatacenterReads
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.agenda import Agenda
 from mainspring.core.scheduler.planner import Planner
 from mainspring.core.scheduler.store_time import StoreTime
-from mainspring.core.store import Reading, Staging
+from mainspring.core.store import DueWork, StoreReads
 
 #: How far ahead the agenda reaches.
 HORIZON: Micros = 5 * SECOND
@@ -27,7 +27,7 @@ _MARKS = 2_000
 _JOBS = 1_000
 
 
-class SchedulerStore(Staging, Reading, Almanacs, Places, Protocol):
+class SchedulerStore(DueWork, StoreReads, SchedulerCalendars, DatacenterReads, Protocol):
     """The part of the store that a scheduler uses."""
 
 

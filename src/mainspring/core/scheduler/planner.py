@@ -37,13 +37,15 @@ class Planner:
 
     async def _plan(self, jobs: Sequence[Job], now: Instant | None, most_ticks: float) -> list[Fire]:
         fires = []
-        closings = await self._closed.of(jobs)
+        closed_periods = await self._closed.of(jobs)
         turn = self._clock.monotonic()
         for job in jobs:
             if job.next_fire is None or self._broken.get(job.id) == job.rev:
                 continue
             try:
-                fire = plan_job(job, job.next_fire if now is None else max(now, job.next_fire), closings.get(job.id))
+                fire = plan_job(
+                    job, job.next_fire if now is None else max(now, job.next_fire), closed_periods.get(job.id)
+                )
             except Exception:
                 self._broken[job.id] = job.rev
                 self._log.exception("a job cannot be planned", job=job.id, job_name=job.spec.name)

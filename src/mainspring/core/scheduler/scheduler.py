@@ -26,12 +26,12 @@ from mainspring.core.model.base.instant import MILLISECOND, Instant, Micros
 from mainspring.core.model.schedules.job import Fire, Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeups, queue_topic
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.agenda import Agenda
 from mainspring.core.scheduler.closed_times import ClosedTimes
+from mainspring.core.scheduler.datacenter_choice import DatacenterChoice
 from mainspring.core.scheduler.loader import HORIZON, Loader, SchedulerStore
-from mainspring.core.scheduler.places import Places
 from mainspring.core.scheduler.planner import Planner, still_good
 from mainspring.core.scheduler.store_time import StoreTime
 
@@ -60,16 +60,16 @@ class Scheduler(TickingService):
         clock: Clock,
         *,
         use_wheel: bool = True,
-        figures: Figures | None = None,
+        metrics: RunMetrics | None = None,
     ) -> None:
         super().__init__("scheduler", clock, wakeups.listen([]))
         self._store = store
         self._keeper = keeper
         self._wakeups = wakeups
         self._agenda = Agenda()
-        self._figures = figures
+        self._metrics = metrics
         self._planner = Planner(clock, ClosedTimes(store, self.log), self.log)
-        self._places = Places(store, clock)
+        self._datacenters = DatacenterChoice(store, clock)
         self._time = StoreTime(clock)
         self._loader = (
             Loader(
@@ -146,9 +146,9 @@ class Scheduler(TickingService):
         self._time.learn(sent, staged.now)
         self._looked_at = self.clock.monotonic()
         self._look_took = self._looked_at - sent
-        if self._figures is not None:
-            self._figures.staged += staged.runs
-            self._figures.called("stage", self._look_took, staged.runs)
+        if self._metrics is not None:
+            self._metrics.staged += staged.runs
+            self._metrics.called("stage", self._look_took, staged.runs)
         self._more = staged.more
         self._unforeseen = staged.schedules_due
         self._notify(staged.queues)
@@ -192,7 +192,7 @@ class Scheduler(TickingService):
         ours = [fire for fire in fires if fire.job.shard in owned]
         if member is None or not ours:
             return 0
-        ours = list(await self._places.apply(ours, self._time.now()))
+        ours = list(await self._datacenters.apply(ours, self._time.now()))
         size = -(-len(ours) // _IN_FLIGHT) if len(ours) > _ALONE else len(ours)
         parts = [ours[at : at + size] for at in range(0, len(ours), size)]
         outcomes = await asyncio.gather(*(self._fire_part(member, part) for part in parts), return_exceptions=True)
@@ -211,9 +211,9 @@ class Scheduler(TickingService):
         applied = [fire for fire, fired in zip(fires, answers, strict=True) if fired.applied]
         if len(applied) < len(fires):
             self.log.debug("fires were refused: jobs changed, or shards", jobs=len(fires) - len(applied))
-        if self._figures is not None:
-            self._figures.called("fire", self.clock.monotonic() - sent, len(applied))
-            self._figures.fire(applied, self._time.now())
+        if self._metrics is not None:
+            self._metrics.called("fire", self.clock.monotonic() - sent, len(applied))
+            self._metrics.fire(applied, self._time.now())
         if self._loader is not None:
             self._foresee(applied)
         return len(applied)
@@ -277,8 +277,8 @@ class Scheduler(TickingService):
         try:
             yield
         except StoreUnavailable:
-            if self._figures is not None:
-                self._figures.failed(call)
+            if self._metrics is not None:
+                self._metrics.failed(call)
             raise
 
     def _notify(self, queues: Iterable[str]) -> None:

@@ -17,9 +17,9 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.batcher import Batcher
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.scheduler.loader import HORIZON
-from mainspring.core.store import Accepted, Put, Submissions
+from mainspring.core.store import PutResult, Submissions, SubmitResult
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
@@ -54,7 +54,7 @@ class Jobs:
         along: "Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None" = None,
         places: int = 0,
         apart: Callable[[NewRun], int] | None = None,
-        figures: Figures | None = None,
+        metrics: RunMetrics | None = None,
         tracing: "Tracing | None" = None,
     ) -> None:
         """Create the service.
@@ -72,10 +72,10 @@ class Jobs:
         self._shards = shards
         self._places = places
         self._apart = apart
-        self._figures = figures
+        self._metrics = metrics
         self._tracing = tracing
         self._ids = IdMaker(random)
-        self._batchers: dict[int, Batcher[NewRun, Accepted]] = {}
+        self._batchers: dict[int, Batcher[NewRun, SubmitResult]] = {}
 
     def new_run_id(self, ordering_key: str = "", *, tenant: str = "default", placement: str = "") -> RunId:
         return self.new_run_ids([ordering_key], tenant=tenant, placement=placement)[0]
@@ -118,7 +118,7 @@ class Jobs:
             return shard_in(place_for(tenant, placement, self._places), self._shards, key, chance)
         return shard_for(key, self._shards) if key else chance
 
-    async def submit(self, run: NewRun) -> Accepted:
+    async def submit(self, run: NewRun) -> SubmitResult:
         """Submit one run. Runs submitted at the same time share a commit."""
         run.check()
         if self._tracing is not None and (submitting := self._tracing.submitting([run], self._clock)) is not None:
@@ -126,7 +126,7 @@ class Jobs:
                 return await self._submit_one(submitting.runs[0])
         return await self._submit_one(run)
 
-    def _submit_one(self, run: NewRun) -> Awaitable[Accepted]:
+    def _submit_one(self, run: NewRun) -> Awaitable[SubmitResult]:
         if run.after is not None:
             return self._submit_alone(run)
         group = 0 if self._apart is None else self._apart(run)
@@ -135,11 +135,11 @@ class Jobs:
             batcher = self._batchers[group] = Batcher(self._submit, largest=_LARGEST_BATCH)
         return batcher.add(run)
 
-    async def _submit_alone(self, run: NewRun) -> Accepted:
+    async def _submit_alone(self, run: NewRun) -> SubmitResult:
         """Submit alone: if a parent is missing, no unrelated run is rejected with it."""
         return (await self._submit([run]))[0]
 
-    async def submit_many(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit_many(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         """Submit runs in batches.
 
         If it fails halfway, accepted runs stay: submit all of them again with the same ids.
@@ -148,13 +148,13 @@ class Jobs:
             run.check()
         return await self._traced(runs, self._submit)
 
-    async def submit_whole(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit_whole(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         """Submit runs that belong together in one transaction: all of them, or none."""
         for run in runs:
             run.check()
         return await self._traced(runs, self._submit_part)
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         for job in jobs:
             job.check()
         put = await self._patiently(lambda: self._store.put_jobs(jobs))
@@ -187,8 +187,8 @@ class Jobs:
         return states
 
     async def _traced(
-        self, runs: Sequence[NewRun], submit: Callable[[Sequence[NewRun]], Awaitable[list[Accepted]]]
-    ) -> list[Accepted]:
+        self, runs: Sequence[NewRun], submit: Callable[[Sequence[NewRun]], Awaitable[list[SubmitResult]]]
+    ) -> list[SubmitResult]:
         """Submit with tracing.
 
         Call this after the idempotency keys were computed: a repeated request has another trace.
@@ -199,38 +199,38 @@ class Jobs:
         with submitting:
             return await submit(submitting.runs)
 
-    async def _submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def _submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         if any(run.after is not None for run in runs):
             return await self._submit_families(runs)
-        accepted: list[Accepted] = []
+        accepted: list[SubmitResult] = []
         for part in _parts(runs):
             accepted += await self._submit_part(part)
         return accepted
 
-    async def _submit_families(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def _submit_families(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         """Submit parents before their children, which may be in a later part."""
         edges = {run.id: () if run.after is None else run.after.parents for run in runs}
         places = {run: place for place, run in enumerate(parents_first(edges))}
         order = sorted(range(len(runs)), key=lambda number: places[runs[number].id])
-        answers: dict[int, Accepted] = {}
+        answers: dict[int, SubmitResult] = {}
         for part in _parts([runs[number] for number in order]):
             for answer in await self._submit_part(part):
                 answers[order[len(answers)]] = answer
         return [answers[number] for number in range(len(runs))]
 
-    async def _submit_part(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def _submit_part(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         sent = self._clock.monotonic()
         try:
             accepted = await self._patiently(lambda: self._store.submit(runs))
         except StoreUnavailable:
-            if self._figures is not None:
-                self._figures.failed("submit")
+            if self._metrics is not None:
+                self._metrics.failed("submit")
             raise
-        if self._figures is not None:
-            self._figures.called("submit", self._clock.monotonic() - sent, len(runs))
+        if self._metrics is not None:
+            self._metrics.called("submit", self._clock.monotonic() - sent, len(runs))
             new = [run for run, answer in zip(runs, accepted, strict=True) if answer.new]
-            self._figures.known += len(runs) - len(new)
-            self._figures.submitted(new)
+            self._metrics.known += len(runs) - len(new)
+            self._metrics.submitted(new)
         topics: dict[str, None] = {}
         for run, answer in zip(runs, accepted, strict=True):
             if answer.state is RunState.QUEUED:

@@ -10,7 +10,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter
-from mainspring.core.worker.slots import Lane
+from mainspring.core.worker.slots import SlotGroup
 
 #: Later than any time: an attempt whose time limit does not run yet.
 NEVER: Micros = 1 << 62
@@ -34,7 +34,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     held: HeldRun
     holding: "Holding"
-    lane: Lane
+    group: SlotGroup
     #: When it was claimed, by the monotonic clock.
     came_at: Micros
     #: When it times out, by the monotonic clock.

@@ -10,12 +10,12 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.brokers import GuardedBroker
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import Demand, Workforce
 from mainspring.core.worker.attempt import Holding
-from mainspring.core.worker.hints import Feed
+from mainspring.core.worker.hints import HintFeed
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.slots import Slots
 
@@ -38,7 +38,7 @@ class Claimer(TickingService):
         accept: Callable[[Holding, list[HeldRun]], None],
         overloaded: Callable[[], bool],
         brokers: Mapping[str, GuardedBroker] | None = None,
-        figures: Figures | None = None,
+        metrics: RunMetrics | None = None,
     ) -> None:
         """``brokers``: the brokers that hint at runs, by queue. ``figures``: the metrics."""
         super().__init__("claimer", clock, wakeup)
@@ -53,7 +53,7 @@ class Claimer(TickingService):
         self._slots = slots
         self._accept = accept
         self._overloaded = overloaded
-        self._figures = figures
+        self._metrics = metrics
         self._timeout = settings.claim_timeout
         self._poll_interval = settings.poll_interval
         self._largest = settings.largest_claim
@@ -61,9 +61,9 @@ class Claimer(TickingService):
         look_every = settings.poll_interval // 2
         #: Keyed by queue and priority, like the slots.
         self._feeds = {
-            (lane.queue, lane.priority): Feed(lane.queue, broker, clock, look_every, self._fed, lane.priority)
-            for lane in slots.lanes.values()
-            if (broker := (brokers or {}).get(lane.queue)) is not None
+            (group.queue, group.priority): HintFeed(group.queue, broker, clock, look_every, self._fed, group.priority)
+            for group in slots.groups.values()
+            if (broker := (brokers or {}).get(group.queue)) is not None
         }
 
     async def tick(self) -> Micros:
@@ -104,20 +104,20 @@ class Claimer(TickingService):
             async with asyncio.timeout(self._timeout / SECOND):
                 runs = await self._store.claim(holding.session, number, demands)
             took = self.clock.monotonic() - sent
-            if self._figures is not None:
-                self._figures.called("claim", took, len(runs))
+            if self._metrics is not None:
+                self._metrics.called("claim", took, len(runs))
             if took > self._timeout or holding.lost:
                 self.log.warning("a claim was answered too late", number=number, runs=len(runs))
                 return
             self._accept(holding, runs)
-            if self._figures is not None and runs:
-                self._figures.claimed(runs)
+            if self._metrics is not None and runs:
+                self._metrics.claimed(runs)
             self._slots.answered(demands, runs)
             if self._feeds:
                 self._tell_feeds(demands, runs)
         except (StoreUnavailable, TimeoutError) as error:
-            if self._figures is not None:
-                self._figures.failed("claim")
+            if self._metrics is not None:
+                self._metrics.failed("claim")
             if isinstance(error, StoreUnavailable):
                 raise
             raise StoreUnavailable(f"claim {number} was not answered in {self._timeout / SECOND:g} s") from None
@@ -148,8 +148,10 @@ class Claimer(TickingService):
         for feed in self._feeds.values():
             feed.answered(started)
         # The answer for some hints says nothing about the next ones.
-        lanes = {(demand.queue, demand.priority) for demand in demands}
-        self._slots.expect_more({lane for lane in lanes & self._feeds.keys() if self._feeds[lane].brings}, more=True)
+        groups = {(demand.queue, demand.priority) for demand in demands}
+        self._slots.expect_more(
+            {group for group in groups & self._feeds.keys() if self._feeds[group].brings}, more=True
+        )
 
     def _fed(self) -> None:
         # A claimer that was woken by a freed slot would not check for hints.

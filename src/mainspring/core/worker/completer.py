@@ -13,7 +13,7 @@ from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.store import PartialCompletion, Workforce
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.settings import WorkerSettings
@@ -43,7 +43,7 @@ class Completer:
         jitter: Random,
         settings: WorkerSettings,
         progress: Callable[[], None],
-        figures: Figures | None = None,
+        metrics: RunMetrics | None = None,
         tracing: "Tracing | None" = None,
     ) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class Completer:
         self._largest = settings.largest_completion
         self._most_in_flight = settings.completions_in_flight
         self._progress = progress
-        self._figures = figures
+        self._metrics = metrics
         self._tracing = tracing
         self._waiting: list[tuple[Attempt, Completion]] = []
         #: The next outcome is to be flushed at once.
@@ -167,8 +167,8 @@ class Completer:
                     return
                 _log.error("an outcome was refused twice", run=batch[0][1].run, error=str(error))
             except (StoreUnavailable, TimeoutError) as error:
-                if self._figures is not None:
-                    self._figures.failed("complete")
+                if self._metrics is not None:
+                    self._metrics.failed("complete")
                 if isinstance(error, PartialCompletion):
                     batch[:] = self._heard_of_some(sent, error.answers)
                 _log.warning(
@@ -177,8 +177,8 @@ class Completer:
             except Exception:
                 _log.exception("cannot report outcomes", runs=len(batch), again_in_ms=back_off // MILLISECOND)
             else:
-                if self._figures is not None:
-                    self._figures.called("complete", self._clock.monotonic() - sent_at, len(sent))
+                if self._metrics is not None:
+                    self._metrics.called("complete", self._clock.monotonic() - sent_at, len(sent))
                 self._heard(sent, answers)
                 return
             if id(batch) not in self._failing:
@@ -212,7 +212,7 @@ class Completer:
                 del held[completion.run]
             if completion.state is RunState.SCHEDULED:
                 topics.add(SCHEDULES)
-            elif completion.lets_go or completion.state is RunState.QUEUED:
+            elif completion.unblocks_others or completion.state is RunState.QUEUED:
                 topics.add(queue_topic(attempt.held.queue))
         if topics:
             self._wakeups.notify(topics)
@@ -225,9 +225,9 @@ class Completer:
             taken = [
                 entry for entry, answer in zip(batch, answers, strict=True) if answer is not CompletionAnswer.STALE
             ]
-        if self._figures is not None:
-            self._figures.fenced += len(batch) - len(taken)
-            self._figures.completed(taken)
+        if self._metrics is not None:
+            self._metrics.fenced += len(batch) - len(taken)
+            self._metrics.completed(taken)
         if self._tracing is not None:
             self._tracing.completed(taken, self._clock)
 

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import Delivery
+from mainspring.core.ports.dispatch import HintDelivery
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import Demand
@@ -18,7 +18,7 @@ from mainspring.core.store import Demand
 _WAIT: Micros = 2 * SECOND
 
 
-class Feed:
+class HintFeed:
     """Takes at most as many hints as runs can be started, one batch at a time, and notifies the claimer.
 
     The store is queried without hints once in a while, whatever the broker delivers, and always while the broker is
@@ -44,9 +44,9 @@ class Feed:
         self._look_at: Micros = 0
         #: The current claim queries the store without hints.
         self._looking = False
-        self._ready: deque[Delivery] = deque()
+        self._ready: deque[HintDelivery] = deque()
         #: The deliveries that the current claim was sent with.
-        self._claiming: list[Delivery] = []
+        self._claiming: list[HintDelivery] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking = False
 

@@ -114,7 +114,7 @@ class Outcomes:
         running.pop(attempt, None)
         attempt.task = None
         attempt.ended_at = self._clock.monotonic()
-        self._slots.give(attempt.lane, attempt.held.policy.weight)
+        self._slots.give(attempt.group, attempt.held.policy.weight)
         self.counts[completion.outcome] += 1
         log = self._log
         if log is not None and (log.every_attempt or completion.outcome is not Outcome.SUCCESS):

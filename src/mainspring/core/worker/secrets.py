@@ -8,10 +8,10 @@ from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.ports.secrets import Secrets
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.reporting.capture import capture
-from mainspring.core.worker.reporting.trace import Told
+from mainspring.core.worker.reporting.trace import ReportedError
 
 
-class SecretRefused(Told, GiveUp):
+class SecretRefused(ReportedError, GiveUp):
     """The secret does not exist, is unusable, or not allowed for this tenant. A retry would not change that."""
 
 

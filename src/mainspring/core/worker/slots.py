@@ -13,14 +13,14 @@ from mainspring.core.store import Demand
 _NEVER = 1 << 62
 
 
-class Room(Protocol):
+class RoomReads(Protocol):
     """An executor that may run out of room before a queue runs out of slots."""
 
     @property
     def room(self) -> int: ...
 
 
-class Lane:
+class SlotGroup:
     """The slots of one queue, or of one priority in it."""
 
     __slots__ = ("free", "may_have_more", "narrow", "narrow_until", "priority", "queue", "slots", "weighted")
@@ -33,7 +33,7 @@ class Lane:
         #: The store may have more runs for it: the last answer filled its demand, or a notification has come since.
         self.may_have_more = True
         #: Its runs had to wait for a thread recently, so its demand is limited to the room there.
-        self.narrow: Room | None = None
+        self.narrow: RoomReads | None = None
         self.narrow_until: Micros = 0
         #: It has had runs that take several slots: the next run may fit only when more are free.
         self.weighted = False
@@ -73,15 +73,15 @@ class Slots:
         """``priorities``: the number of slots for each, in every queue. The slots of the queues are then ignored."""
         self.pooled = bool(priorities)
         #: By queue; or by queue and priority, if there is a pool of slots for each.
-        self.lanes: dict[str | tuple[str, int], Lane] = (
-            {(queue, one): Lane(queue, slots, one) for queue in queues for one, slots in priorities.items()}
+        self.groups: dict[str | tuple[str, int], SlotGroup] = (
+            {(queue, one): SlotGroup(queue, slots, one) for queue in queues for one, slots in priorities.items()}
             if priorities
-            else {queue: Lane(queue, slots) for queue, slots in queues.items()}
+            else {queue: SlotGroup(queue, slots) for queue, slots in queues.items()}
         )
         self.woken = False
         #: It has had runs of a queue with a concurrency limit: there may be room again when some of them end.
         self.limited = False
-        self._order = list(self.lanes.values())
+        self._order = list(self.groups.values())
         self._clock = clock
         self._wakeup = wakeup
         self._gather = gather
@@ -92,17 +92,17 @@ class Slots:
 
     @property
     def total(self) -> int:
-        return sum(lane.slots for lane in self._order)
+        return sum(group.slots for group in self._order)
 
-    def give(self, lane: Lane, weight: int) -> None:
+    def give(self, group: SlotGroup, weight: int) -> None:
         """Return the slots of an attempt that has really ended."""
-        freed = 1 if weight == 1 else min(weight, lane.slots)
-        lane.free += freed
-        if lane.weighted and not lane.may_have_more:
+        freed = 1 if weight == 1 else min(weight, group.slots)
+        group.free += freed
+        if group.weighted and not group.may_have_more:
             # The next run may have been too large before.
-            lane.may_have_more = True
-            freed = lane.free
-        if lane.may_have_more:
+            group.may_have_more = True
+            freed = group.free
+        if group.may_have_more:
             self._ready += freed
             if self._ready_since is None:
                 self._ready_since = self._clock.monotonic()
@@ -116,8 +116,8 @@ class Slots:
         if self.woken:
             self.woken = False
             return
-        for lane in self._order:
-            lane.may_have_more = True
+        for group in self._order:
+            group.may_have_more = True
         self._ready = self._count_ready(self._clock.monotonic())
 
     def pause(self) -> Micros | None:
@@ -127,7 +127,7 @@ class Slots:
             self._notify_at = 1
             self._ready_since = None
             return None
-        worthwhile = sum(lane.slots for lane in self._order if lane.may_have_more) // 4
+        worthwhile = sum(group.slots for group in self._order if group.may_have_more) // 4
         if self._ready < worthwhile and self._ready_since is not None:
             left = self._ready_since + self._gather - self._clock.monotonic()
             if left > 0:
@@ -143,15 +143,15 @@ class Slots:
         without more work expected ask for one run each, and the other lanes share the rest.
         """
         now = self._clock.monotonic()
-        demands = [(lane, demand) for lane in self._order if (demand := lane.demand(now)) > 0]
+        demands = [(group, demand) for group in self._order if (demand := group.demand(now)) > 0]
         if sum(demand for _, demand in demands) > largest:
             demands.sort(key=lambda one: not one[0].may_have_more)
-            demands = [(lane, demand if lane.may_have_more else 1) for lane, demand in demands[:largest]]
+            demands = [(group, demand if group.may_have_more else 1) for group, demand in demands[:largest]]
             limits = share([demand for _, demand in demands], largest)
-            demands = [(lane, limit) for (lane, _), limit in zip(demands, limits, strict=True)]
+            demands = [(group, limit) for (group, _), limit in zip(demands, limits, strict=True)]
         # Rotate: if there are more lanes than ``largest``, other lanes come first next time.
         self._order.append(self._order.pop(0))
-        return [Demand(lane.queue, limit, slots=lane.slots, priority=lane.priority) for lane, limit in demands]
+        return [Demand(group.queue, limit, slots=group.slots, priority=group.priority) for group, limit in demands]
 
     def answered(self, demands: Sequence[Demand], runs: Sequence[HeldRun]) -> None:
         """Process the answer of a claim whose runs have taken their slots.
@@ -164,18 +164,18 @@ class Slots:
             got = {(demands[0].queue, demands[0].priority): len(runs)}
         else:
             got = Counter((run.queue, run.priority if self.pooled else None) for run in runs)
-        for lane in self._order:
-            key = lane.queue, lane.priority
+        for group in self._order:
+            key = group.queue, group.priority
             if key in wanted:
-                lane.may_have_more = got.get(key, 0) >= wanted[key]
+                group.may_have_more = got.get(key, 0) >= wanted[key]
         self._start_gathering()
 
-    def expect_more(self, lanes: Collection[tuple[str, int | None]], *, more: bool) -> None:
+    def expect_more(self, groups: Collection[tuple[str, int | None]], *, more: bool) -> None:
         """Set whether there may be more runs for these queues and priorities, as known from a broker."""
-        if lanes:
-            for lane in self._order:
-                if (lane.queue, lane.priority) in lanes:
-                    lane.may_have_more = more
+        if groups:
+            for group in self._order:
+                if (group.queue, group.priority) in groups:
+                    group.may_have_more = more
             self._start_gathering()
 
     def _start_gathering(self) -> None:
@@ -184,7 +184,7 @@ class Slots:
         self._ready_since = now if self._ready else None
 
     def _count_ready(self, now: Micros) -> int:
-        return sum(lane.demand(now) for lane in self._order if lane.may_have_more)
+        return sum(group.demand(now) for group in self._order if group.may_have_more)
 
     def notify_when_one_is_free(self) -> None:
         """Notify when the next slot is free: there are free slots now, but nothing that can be claimed for them."""

@@ -30,7 +30,7 @@ from mainspring.core.ports.wakeups import CANCELS, Wakeups, queue_topic
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.log_lines import shows_output
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import HeartbeatAnswer, NewSession
@@ -101,7 +101,7 @@ class Worker:
         open_workforce: OpenWorkforce | None = None,
         jitter: Random | None = None,
         brokers: Mapping[str, GuardedBroker] | None = None,
-        figures: Figures | None = None,
+        metrics: RunMetrics | None = None,
         tracing: "Tracing | None" = None,
         attempt_log: AttemptLog | None = None,
     ) -> None:
@@ -136,7 +136,7 @@ class Worker:
 
         self._source_of_handlers = handlers
         self._tracing = tracing
-        self._figures = figures
+        self._metrics = metrics
         self._handlers: dict[str, Handler] = {}
         self._on_loop: dict[str, _Invoke] = {}
         #: Notified when code that waits for progress should check again.
@@ -144,7 +144,7 @@ class Worker:
         self._work_wakeup = wakeups.listen([queue_topic(queue) for queue in settings.queues])
         self._slots = Slots(settings.queues, clock, self._work_wakeup, settings.gather, settings.priorities)
         self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
-        self._completer = Completer(store, clock, wakeups, self.jitter, settings, self._flushed, figures, tracing)
+        self._completer = Completer(store, clock, wakeups, self.jitter, settings, self._flushed, metrics, tracing)
         self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._completer.add)
         self._outcomes = Outcomes(
             clock, self.jitter, self._slots, self._completer, self._reporter, self._none_left, attempt_log
@@ -176,7 +176,7 @@ class Worker:
             self._accept,
             self._overloaded,
             brokers,
-            figures,
+            metrics,
         )
         self._heartbeat = Heartbeat(self, store, clock, settings, open_workforce)
         self._listener = CancelListener(clock, wakeups, self.look_for_cancels)
@@ -185,8 +185,8 @@ class Worker:
 
     async def start(self) -> None:
         self._handlers = dict(self._source_of_handlers.handlers())
-        if self._figures is not None:
-            self._figures.offers(self._handlers)
+        if self._metrics is not None:
+            self._metrics.offers(self._handlers)
         if self._tracing is not None:
             self._tracing.lend()
             self._handlers = standing_in(self._handlers, self._tracing)
@@ -263,9 +263,9 @@ class Worker:
     def slots_by_queue(self) -> dict[str, tuple[int, int]]:
         """Return the slots of each queue and how many of them are taken."""
         found: dict[str, tuple[int, int]] = {}
-        for lane in self._slots.lanes.values():
-            slots, used = found.get(lane.queue, (0, 0))
-            found[lane.queue] = (slots + lane.slots, used + lane.slots - lane.free)
+        for group in self._slots.groups.values():
+            slots, used = found.get(group.queue, (0, 0))
+            found[group.queue] = (slots + group.slots, used + group.slots - group.free)
         return found
 
     @property
@@ -448,16 +448,16 @@ class Worker:
     def _accept(self, holding: Holding, runs: list[HeldRun]) -> None:
         """Start the runs of a claim. This is the hot path: nothing here may fail halfway or wait."""
         now = self._clock.monotonic()
-        held, running, lanes = holding.held, self._running, self._slots.lanes
+        held, running, groups = holding.held, self._running, self._slots.groups
         on_loop, start, cancellation = self._on_loop, self._loop_executor.start, self._cancellation
         halted, pooled = self._claimer.halted, self._slots.pooled
         for run in runs:
-            lane = lanes[(run.queue, run.priority) if pooled else run.queue]
-            lane.take(run.policy.weight)
+            group = groups[(run.queue, run.priority) if pooled else run.queue]
+            group.take(run.policy.weight)
             if run.limited:
                 self._slots.limited = True
             until = now + run.attempt_until - run.started_at
-            attempt = Attempt(run, holding, lane, now, until)
+            attempt = Attempt(run, holding, group, now, until)
             held[run.id] = attempt
             running[attempt] = None
             invoke = on_loop.get(run.task)

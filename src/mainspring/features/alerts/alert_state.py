@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mainspring.core.model.alerts.channels import ChannelKind
-from mainspring.core.model.alerts.notices import Entry, Notice, On
+from mainspring.core.model.alerts.notices import AlertProblem, Notice, On
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, Wish
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.features.alerts.problems import PROBLEM_PREFIX, Problem, Problems, SentAlerts
@@ -235,7 +235,7 @@ class AlertState:
         alerts.send(Notice(more_key=self._hash(target), more_over=True), now)
         self._mark_changed(TARGET_PREFIX + target)
 
-    def _refresh(self, entry: Entry) -> Entry:
+    def _refresh(self, entry: AlertProblem) -> AlertProblem:
         """Update the alert to the problem's current state if the problem is open: more runs may have failed since."""
         problem = self.problems.get(entry.problem)
         if problem is None or entry.stage is On.RECOVERED:

@@ -8,7 +8,7 @@ from msgspec import Meta
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.alerts.channels import Channel
 from mainspring.core.model.alerts.notices import Notice
-from mainspring.core.model.alerts.notification_rules import Rule
+from mainspring.core.model.alerts.notification_rules import AlertRule
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import format_duration, isoformat
 from mainspring.core.model.runs.names import MAX_NAME
@@ -166,7 +166,7 @@ def _format_clock(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
-def _rule_out(rule: Rule) -> RuleOut:
+def _rule_out(rule: AlertRule) -> RuleOut:
     return RuleOut(
         name=rule.name,
         on=sorted(rule.on),

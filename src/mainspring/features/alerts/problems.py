@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from mainspring.core.model.alerts.notices import Entry, On
+from mainspring.core.model.alerts.notices import AlertProblem, On
 from mainspring.core.model.base.instant import Instant
 
 #: Limits of the problems kept, in total and of one tenant. New problems beyond them are only counted.
@@ -44,8 +44,8 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     #: By target.
     alerts: dict[str, SentAlerts] = {}
 
-    def build_entry(self, stage: On, at: Instant, *, first: bool) -> Entry:
-        return Entry(
+    def build_entry(self, stage: On, at: Instant, *, first: bool) -> AlertProblem:
+        return AlertProblem(
             problem=self.id,
             stage=stage,
             tenant=self.tenant,

@@ -11,7 +11,7 @@ import msgspec
 from mainspring.core.model.alerts.notices import QUEUE, Message, Notice, On, last_line
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble
 from mainspring.core.model.base.errors import Fenced
-from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
 from mainspring.core.model.events.events import Event
@@ -26,7 +26,7 @@ from mainspring.core.ports.storage.notifications import NotificationStore
 from mainspring.core.ports.storage.slos import Slos
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Reading
+from mainspring.core.store import StoreReads
 from mainspring.core.submit.jobs import Jobs
 from mainspring.features.alerts.alert_state import SLO, AlertState
 from mainspring.features.alerts.target_alerts import AlertMessage
@@ -50,7 +50,7 @@ _STAGES_BY_KIND = {
 }
 
 
-class NotifierStore(NotificationStore, Slos, Reading, Protocol):
+class NotifierStore(NotificationStore, Slos, StoreReads, Protocol):
     """The store methods that the notifier uses."""
 
 
@@ -329,7 +329,9 @@ def _build_trouble(fields: _EventFields, job: Job | None, run: RunView | None, a
     if attempt_error is not None:
         stage, error = On.FAILED, attempt_error
     # The fingerprint ignores the stage: a failed attempt and the run that fails for good have the same one.
-    return msgspec.structs.replace(base, stage=stage, fingerprint=fingerprint_of("", error), error=last_line(error))
+    return msgspec.structs.replace(
+        base, stage=stage, fingerprint=compute_fingerprint("", error), error=last_line(error)
+    )
 
 
 def _hash_words(*words: str) -> str:

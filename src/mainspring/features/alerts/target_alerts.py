@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mainspring.core.model.alerts.channels import Channel, ChannelKind
-from mainspring.core.model.alerts.notices import MOST_TOLD, Entry, Notice, On
+from mainspring.core.model.alerts.notices import MOST_TOLD, AlertProblem, Notice, On
 from mainspring.core.model.base.instant import HOUR, Instant
 
 #: Pending alerts kept in full for one target; the others are counted. Recovery alerts are always kept.
@@ -15,7 +15,7 @@ TARGET_PREFIX = "target:"
 
 
 class PendingAlert(msgspec.Struct, frozen=True, omit_defaults=True):
-    entry: Entry
+    entry: AlertProblem
     since: Instant
     urgent: bool = False
     #: For a recovery alert: the stages of the problem that the target has received.
@@ -48,7 +48,7 @@ class TargetAlerts(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return whether nothing is pending or outgoing."""
         return not (self.pending or self.more or self.overflow or self.outgoing)
 
-    def add(self, entry: Entry, since: Instant, *, urgent: bool, received: tuple[On, ...] = ()) -> None:
+    def add(self, entry: AlertProblem, since: Instant, *, urgent: bool, received: tuple[On, ...] = ()) -> None:
         known = self.pending.get(entry.problem)
         if known is not None:
             # Only the current state of a problem is sent. The target has not received the pending alert yet.
@@ -77,7 +77,7 @@ class TargetAlerts(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.outgoing = (*self.outgoing, AlertMessage(self.number, notice))
 
 
-def select_entries(channel: Channel, entries: list[Entry]) -> tuple[list[Entry], int, set[str]]:
+def select_entries(channel: Channel, entries: list[AlertProblem]) -> tuple[list[AlertProblem], int, set[str]]:
     """Select the entries of one message.
 
     Returns them, how many more are only counted, and the ids of the problems that the message covers. PagerDuty gets

@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Reaping, Retention
+from mainspring.core.store import Retention, Upkeep
 from mainspring.features.archive.service import Archiver
 
 _INTERVAL: Micros = 60 * SECOND
@@ -21,7 +21,7 @@ class RetentionKeeper(TickingService):
 
     def __init__(
         self,
-        store: Reaping,
+        store: Upkeep,
         wakeups: Wakeups,
         clock: Clock,
         random: Random,

@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.upkeep.archive import ArchivedRun, Archiving, Part
+from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart, ArchiveStore
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.store import Retention
 from mainspring.features.archive.model import MANIFEST, ROOT, UNFINISHED, ArchiveFile, Manifest, compute_sha256
@@ -54,7 +54,7 @@ class Archiver:
 
     def __init__(
         self,
-        store: Archiving,
+        store: ArchiveStore,
         blobs: Blobs,
         clock: Clock,
         owned: Callable[[], Collection[int]],
@@ -106,7 +106,7 @@ class Archiver:
             retention, kept_since=compute_kept_since(retention, now, waiting)
         ), wrote and not unavailable
 
-    async def _manifest(self, part: Part) -> Manifest:
+    async def _manifest(self, part: ArchivePart) -> Manifest:
         manifest = Manifest(
             store=await self._store.identity(), kept_as=part.kept_as, since=part.since, until=part.until
         )
@@ -119,7 +119,7 @@ class Archiver:
     def _may_write(self, stop: Callable[[], bool]) -> bool:
         return _SHARD in self._owned() and not stop()
 
-    async def _write(self, part: Part, manifest: Manifest, stop: Callable[[], bool]) -> Manifest:
+    async def _write(self, part: ArchivePart, manifest: Manifest, stop: Callable[[], bool]) -> Manifest:
         """Write the part's next file and manifest. Ownership is checked after every wait, since it may have changed."""
         if not self._may_write(stop) or self._is_loaded():
             return manifest
@@ -195,7 +195,7 @@ def compute_kept_since(retention: Retention, now: Instant, waiting: Mapping[str,
     return {name: min(at, waiting.get(name, at)) for name, at in midnights.items()}
 
 
-def _build_key(part: Part) -> tuple[str, Instant]:
+def _build_key(part: ArchivePart) -> tuple[str, Instant]:
     return part.kept_as, part.since
 
 

@@ -8,7 +8,15 @@ import msgspec
 
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.runs.restored import AUTHOR, RESTORED, UNFINISHED, Doubt, KnownEnd, Restored, doubt_of
+from mainspring.core.model.runs.restored import (
+    AUTHOR,
+    RESTORED,
+    UNFINISHED,
+    KnownOutcome,
+    RestoreRecord,
+    Uncertainty,
+    find_uncertainty,
+)
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Access, AuditFilter, Author
@@ -23,14 +31,14 @@ class RestoredStore(Store, Catalog, Operations, Access, Protocol):
     """The store methods used for restored stores."""
 
 
-async def read_last_restore(store: RestoredStore) -> Restored:
+async def read_last_restore(store: RestoredStore) -> RestoreRecord:
     """Return the last restore in the audit log. ``NotFound`` if there is none."""
     entries = await store.audit(None, AuditFilter(action=RESTORED), limit=1)
     if not entries or entries[0].after is None:
         raise NotFound(
             "the audit log has no restore: this store was not restored from a backup, or the entry has expired"
         )
-    return msgspec.json.decode(entries[0].after, type=Restored)
+    return msgspec.json.decode(entries[0].after, type=RestoreRecord)
 
 
 async def read_pause_of_all(store: RestoredStore) -> Pause | None:
@@ -43,14 +51,14 @@ def is_restore_pause(pause: Pause | None) -> bool:
     return pause is not None and pause.author == AUTHOR
 
 
-async def list_in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
+async def list_in_doubt(store: RestoredStore, restored: RestoreRecord) -> list[tuple[RunView, Uncertainty]]:
     """List the runs that may have been done after the backup was taken."""
-    found: list[tuple[RunView, Doubt]] = []
+    found: list[tuple[RunView, Uncertainty]] = []
     now = await store.now()
     after: RunId | None = None
     while True:
         page = await store.list_runs(RunFilter(tenant=None, states=UNFINISHED), after, _PAGE)
-        found += [(run, doubt) for run in page.items if (doubt := doubt_of(run, restored, now)) is not None]
+        found += [(run, doubt) for run in page.items if (doubt := find_uncertainty(run, restored, now)) is not None]
         if page.after is None:
             return found
         after = RunId(page.after)
@@ -66,7 +74,9 @@ async def cancel_runs(store: RestoredStore, runs: Collection[RunId], why: str) -
     return cancelled
 
 
-async def complete_known(store: RestoredStore, restored: Restored, ends: Sequence[KnownEnd]) -> Counter[RunState]:
+async def complete_known(
+    store: RestoredStore, restored: RestoreRecord, ends: Sequence[KnownOutcome]
+) -> Counter[RunState]:
     """Complete runs in doubt with their known ends; return the counts by state. Runs not in doubt are skipped."""
     doubtful = {run.id for run, _ in await list_in_doubt(store, restored)} if ends else set()
     wanted = [end for end in ends if end.run in doubtful]
@@ -77,7 +87,7 @@ async def complete_known(store: RestoredStore, restored: Restored, ends: Sequenc
     return completed
 
 
-async def release_pause(store: RestoredStore, restored: Restored) -> bool:
+async def release_pause(store: RestoredStore, restored: RestoreRecord) -> bool:
     """End the restore's pause, or replace it by the pause from before the backup. Return whether it was held."""
     if not is_restore_pause(await read_pause_of_all(store)):
         return False

@@ -10,7 +10,7 @@ from mainspring.core.model.access.access import DEFAULT_TENANT, Permission, Prin
 from mainspring.core.model.base.instant import DAY, isoformat, parse_instant
 from mainspring.core.model.runs.names import check_queue
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
-from mainspring.core.model.schedules.closed_periods import Closed, Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, CompiledCalendar
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import SCHEDULES
 from mainspring.features.calendars.ical import read_ical
@@ -212,7 +212,7 @@ async def preview_calendar(api: Api, call: Call[Empty, CalendarPreviewQuery]) ->
     found = await _find(api, call.principal, query.tenant, call.path["name"])
     since = await api.store.now() if query.since is None else parse_instant(query.since, "since")
     until = since + _PREVIEW_LENGTH if query.until is None else parse_instant(query.until, "until")
-    periods = Closings([Closed(found)]).spans(since, until, query.limit)
+    periods = ClosedPeriods([CompiledCalendar(found)]).spans(since, until, query.limit)
     closed = [
         ClosedPeriod(
             start=isoformat(period.start), end=None if period.end is None else isoformat(period.end), label=period.label

@@ -55,7 +55,7 @@ async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
         days=heat_map.build_week(coming.per_minute, start, zone) if query.view == "week" else [],
         hours=heat_map.build_day(coming.per_minute, start, zone) if query.view == "day" else [],
         slot=slot,
-        closings=await _load_closed_periods(visit, calendars.items, visit.now, hours * HOUR),
+        closed_periods=await _load_closed_periods(visit, calendars.items, visit.now, hours * HOUR),
     )
 
 

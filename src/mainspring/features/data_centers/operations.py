@@ -2,7 +2,7 @@
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import MILLISECOND, Instant
-from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.schemas.common import Wire, format_time
@@ -35,17 +35,19 @@ async def list_datacenters(api: Api, call: Call[Empty, Empty]) -> Answer:
     processes, but no amounts of work.
     """
     now = await api.store.now()
-    data_centers = {data_center.name: data_center for data_center in await api.store.places()}
-    loads = {load.name: load for load in await api.store.place_loads()} if call.principal.tenant is None else {}
+    data_centers = {data_center.name: data_center for data_center in await api.store.datacenters()}
+    loads = {load.name: load for load in await api.store.datacenter_loads()} if call.principal.tenant is None else {}
     items = [
-        _datacenter_out(data_centers.get(name, Place(name=name)), loads.get(name, PlaceLoad(name=name)), now)
+        _datacenter_out(
+            data_centers.get(name, DatacenterStatus(name=name)), loads.get(name, DatacenterLoad(name=name)), now
+        )
         for name in sorted(data_centers.keys() | loads.keys())
     ]
     orders = [_order_out(order) for order in await api.store.orders()] if call.principal.tenant is None else []
     return Answer(200, DatacentersOut(items=items, orders=orders))
 
 
-def _datacenter_out(data_center: Place, load: PlaceLoad, now: Instant) -> DatacenterOut:
+def _datacenter_out(data_center: DatacenterStatus, load: DatacenterLoad, now: Instant) -> DatacenterOut:
     return DatacenterOut(
         name=data_center.name,
         health="ok" if data_center.workers else "no-workers",
@@ -59,5 +61,5 @@ def _datacenter_out(data_center: Place, load: PlaceLoad, now: Instant) -> Datace
     )
 
 
-def _order_out(order: Order) -> OrderOut:
+def _order_out(order: PreferenceOrder) -> OrderOut:
     return OrderOut(order=order.word.partition("=")[2], serving=order.serving, reason=order.why or None)

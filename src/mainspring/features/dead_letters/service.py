@@ -16,7 +16,7 @@ from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.storage.dead_letters import DeadLetters
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Reading
+from mainspring.core.store import StoreReads
 from mainspring.core.submit.jobs import Jobs
 from mainspring.features.dead_letters.quotas import QuotaBudget, QuotaStore
 
@@ -26,7 +26,7 @@ _STEP_INTERVAL: Micros = 100 * MILLISECOND
 _BATCH = 50
 
 
-class DeadLetterServiceStore(DeadLetters, Reading, QuotaStore, Protocol):
+class DeadLetterServiceStore(DeadLetters, StoreReads, QuotaStore, Protocol):
     """The store methods that the service uses."""
 
 

@@ -6,14 +6,14 @@ from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.diagnosis import Finding, Level
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import Dispatch
+from mainspring.core.ports.dispatch import Broker
 
 #: Namespace used when the store's is unknown.
 _UNKNOWN_NAMESPACE = "doctor"
 _MAX_QUEUES = 100
 
 
-async def check_broker(broker: Dispatch, clock: Clock, namespace: str, queues: Sequence[str]) -> Finding:
+async def check_broker(broker: Broker, clock: Clock, namespace: str, queues: Sequence[str]) -> Finding:
     """Check a broker. ``queues``: those that it carries hints of; reading a queue's depth finds problems with it."""
     await broker.open(namespace or _UNKNOWN_NAMESPACE)
     try:

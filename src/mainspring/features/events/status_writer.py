@@ -10,7 +10,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.status_cache import StatusCache
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import EventBatch, Outbox, Views
+from mainspring.core.store import EventBatch, Outbox, RunViews
 
 #: Name of the outbox reader, shared by all schedulers. The store drops it when it was not attached for this long.
 READER = "status"
@@ -25,7 +25,7 @@ _GATHER_TIME: Micros = 200 * MILLISECOND
 _MAX_OUTAGE: Micros = 10 * MINUTE
 
 
-class StatusStore(Outbox, Views, Protocol):
+class StatusStore(Outbox, RunViews, Protocol):
     """The store methods that the writer uses."""
 
 

@@ -15,21 +15,21 @@ from msgspec import UNSET
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
-from mainspring.core.model.runs.handler_errors import GiveUp, LookAgain
+from mainspring.core.model.runs.handler_errors import GiveUp, Snooze
 from mainspring.core.model.runs.names import MAX_NAME, MAX_RESULT
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
-from mainspring.core.model.workflows.dependencies import Dependencies, Rule
+from mainspring.core.model.workflows.dependencies import Dependencies, DependencyRule
 from mainspring.core.model.workflows.fan_out import (
     MOST_RESULTS,
     OWN_PRIORITY,
-    Counts,
-    Layout,
-    Names,
-    Survey,
+    FanOutCounts,
+    FanOutLayout,
+    FanOutNames,
+    FanOutSurvey,
     choice_of,
     count,
     layout_of,
@@ -52,8 +52,8 @@ _RUNS_PAGE = 500
 _PROBES = 40
 #: Results read per query: each may be large.
 _RESULTS_PAGE = 100
-_decode_survey = msgspec.json.Decoder(Survey).decode
-_decode_counts = msgspec.json.Decoder(Counts).decode
+_decode_survey = msgspec.json.Decoder(FanOutSurvey).decode
+_decode_counts = msgspec.json.Decoder(FanOutCounts).decode
 _decode_part = msgspec.json.Decoder(PartOf).decode
 
 
@@ -87,7 +87,7 @@ async def cancel_members(roots: Sequence[RunId], jobs: Jobs, store: Store) -> No
     """Cancel the members of cancelled fan-outs, as far as possible at once. Their clean-up runs cancel the rest."""
     for view in await store.runs(roots, payloads=True):
         if view is not None:
-            with suppress(GiveUp, LookAgain):
+            with suppress(GiveUp, Snooze):
                 await _open_fan_out(view, jobs, store).clean_up(view)
 
 
@@ -100,7 +100,7 @@ class _FanOutRun:
 
     def __init__(self, run: RunId, tenant: str, queue: str, payload: bytes, jobs: Jobs, store: Store) -> None:
         self._id = run
-        self._names = Names(run)
+        self._names = FanOutNames(run)
         self._tenant = tenant
         self._queue = queue
         self._jobs = jobs
@@ -120,17 +120,17 @@ class _FanOutRun:
             reporter.checkpoint(msgspec.json.encode(survey))
             reporter.progress(survey.counts.members, survey.members, "")
         if survey.counts.members < survey.members:
-            raise LookAgain(look_after(held.started_at - survey.began), "waiting for members")
+            raise Snooze(look_after(held.started_at - survey.began), "waiting for members")
         return await self._build_result(survey.counts)
 
-    async def _start(self, held: HeldRun) -> Survey:
+    async def _start(self, held: HeldRun) -> FanOutSurvey:
         items = await self._read_items()
         layout = layout_of(items.count, self._plan.at_a_time)
         if layout.parts:
             await self._jobs.submit_whole([self._build_clean_up_run()])
         for part in layout.first_parts():
             await self._create_part(layout, items, part)
-        return Survey(members=items.count, began=held.started_at)
+        return FanOutSurvey(members=items.count, began=held.started_at)
 
     async def _read_items(self) -> Items:
         if self._plan.items is not None:
@@ -146,11 +146,11 @@ class _FanOutRun:
                     raise GiveUp(str(error)) from None
         raise GiveUp(f"payload.each: {each!r:.60} is not one of its parents")
 
-    def _build_members(self, layout: Layout, items: Items, part: int) -> list[NewRun]:
+    def _build_members(self, layout: FanOutLayout, items: Items, part: int) -> list[NewRun]:
         shards, places = self._store.shards, getattr(self._store, "place_count", 0)
         return self._plan.members(self._names, items, part, layout.members_of(part), shards, places)
 
-    async def _create_part(self, layout: Layout, items: Items, part: int, after: RunId | None = None) -> bool:
+    async def _create_part(self, layout: FanOutLayout, items: Items, part: int, after: RunId | None = None) -> bool:
         """Make all runs of a part in one transaction, unless they exist. Return whether the part is new.
 
         ``after``: the gathering that makes the part. The new gathering becomes its child, so that another attempt of
@@ -186,15 +186,15 @@ class _FanOutRun:
             queue=self._queue,
             tenant=self._tenant,
             priority=OWN_PRIORITY,
-            after=Dependencies(parents=tuple(parents), rule=Rule.ALL_DONE),
+            after=Dependencies(parents=tuple(parents), rule=DependencyRule.ALL_DONE),
             about=About(name=f"{self._plan.template.task}: {name}"[-MAX_NAME:].strip(), parent=self._id),
         )
 
-    async def _find_gathered(self, survey: Survey) -> Survey:
+    async def _find_gathered(self, survey: FanOutSurvey) -> FanOutSurvey:
         """Find the parts that have been gathered since the last check."""
         layout = layout_of(survey.members, self._plan.at_a_time)
         ahead = survey.ahead(layout.parts)
-        gathered: dict[int, Counts] = {}
+        gathered: dict[int, FanOutCounts] = {}
         missing: list[int] = []
         end, unfinished = survey.end, False
         while parts := list(islice(ahead, _RUNS_PAGE)):
@@ -216,7 +216,7 @@ class _FanOutRun:
             await self._create_missing(layout, missing)
         return survey.after(end, gathered)
 
-    async def _create_missing(self, layout: Layout, missing: Sequence[int]) -> None:
+    async def _create_missing(self, layout: FanOutLayout, missing: Sequence[int]) -> None:
         """Make missing parts that no gathering will make: one was deleted, or ended without making its next part."""
         items = await self._read_items()
         for part in missing[: layout.open]:
@@ -225,7 +225,7 @@ class _FanOutRun:
     async def _read_gatherings(self, parts: Iterable[int]) -> list[RunView | None]:
         return await self._store.runs([self._names.gathering(part) for part in parts])
 
-    async def _build_result(self, total: Counts) -> bytes:
+    async def _build_result(self, total: FanOutCounts) -> bytes:
         if self._plan.on_failure == "fail" and (wrong := total.words()):
             raise GiveUp(f"{wrong}; to list them, filter by the tag {tag_of(self._id)}")
         result = FanOutResult(**msgspec.structs.asdict(total))
@@ -259,14 +259,14 @@ class _FanOutRun:
         states = [view.state for view in await self._store.parents(run) if view.task != FAN_IN]
         return msgspec.json.encode(count(len(layout.members_of(part)), states))
 
-    async def _create_next(self, layout: Layout, items: Items, part: int, after: RunId) -> None:
+    async def _create_next(self, layout: FanOutLayout, items: Items, part: int, after: RunId) -> None:
         while candidates := choice_of(await self._find_missing(layout), part, layout.open):
             for following in candidates:
                 if await self._create_part(layout, items, following, after=after):
                     return
                 # Another gathering made it first.
 
-    async def _find_missing(self, layout: Layout) -> list[int]:
+    async def _find_missing(self, layout: FanOutLayout) -> list[int]:
         """Return the first missing parts. The initial parts are left to the root, which may still be making them."""
         low, high = layout.open, layout.parts
         while low < high:
@@ -294,11 +294,11 @@ class _FanOutRun:
                 members = self._build_members(layout, items, part)
                 await self._jobs.cancel_runs([run.id for run in members])
             if not all(state.ended for state in states.values()):
-                raise LookAgain(_STOP_CHECK_INTERVAL, "waiting for a gathering to stop")
+                raise Snooze(_STOP_CHECK_INTERVAL, "waiting for a gathering to stop")
             stopped.update(parts)
         return None
 
-    async def _list_open_parts(self, layout: Layout) -> list[int]:
+    async def _list_open_parts(self, layout: FanOutLayout) -> list[int]:
         """Return the parts that were made but not gathered, including cancelled ones."""
         found: list[int] = []
         for start in range(0, layout.parts, _RUNS_PAGE):

@@ -89,7 +89,7 @@ async def _read_planned_cached(
     found = api.planned.find((tenant, ""))
     if found is None:
         lists = api.listed_by(call.principal)
-        found = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MAX_SCHEDULES)
+        found = await read_planned(lists, api.closed_times, await api.store.datacenters(), tenant, _MAX_SCHEDULES)
         api.planned.keep((tenant, ""), found, len(found[0]))
     return found
 
@@ -97,7 +97,7 @@ async def _read_planned_cached(
 async def _compute_forecast(api: Api, call: Call[Empty, ForecastQuery], tenant: str | None, hours: int) -> ForecastOut:
     now = await api.store.now()
     lists = api.listed_by(call.principal)
-    planned, more = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MAX_SCHEDULES)
+    planned, more = await read_planned(lists, api.closed_times, await api.store.datacenters(), tenant, _MAX_SCHEDULES)
     begin = now - now % MINUTE
     waiting = await api.store.due_by_minute(tenant, begin, begin + hours * HOUR)
     found = forecast(planned, now, hours * 60, waiting)

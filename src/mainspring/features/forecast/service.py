@@ -5,14 +5,14 @@ from mainspring.core.model.cluster.datacenters import targets_of
 from mainspring.core.model.schedules.forecast import Planned
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.catalog import JobFilter, Lists
-from mainspring.core.ports.storage.datacenters import Place
+from mainspring.core.ports.storage.datacenters import DatacenterStatus
 from mainspring.core.scheduler.closed_times import ClosedTimes
 
 _PAGE = 1_000
 
 
 async def read_planned(
-    lists: Lists, closed_times: ClosedTimes, places: list[Place], tenant: str | None, at_most: int
+    lists: Lists, closed_times: ClosedTimes, places: list[DatacenterStatus], tenant: str | None, at_most: int
 ) -> tuple[list[Planned], bool]:
     """Read the schedules that are not paused, newest first; also return whether there are more."""
     planned: list[Planned] = []
@@ -28,7 +28,7 @@ async def read_planned(
                 schedule=job.spec.schedule,
                 key=job.id,
                 next_fire=job.next_fire,
-                closings=closed.get(job.id),
+                closed_periods=closed.get(job.id),
                 copies=len(targets_of(job.spec.datacenters, known)) or 1,
             )
             for job in page.items

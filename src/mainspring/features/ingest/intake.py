@@ -14,7 +14,7 @@ from mainspring.core.model.runs.names import check_tenant
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.traces import traced
 from mainspring.core.model.schedules.job import NewJob
-from mainspring.core.ports.ingest import Ask, Refusal
+from mainspring.core.ports.ingest import JobRequest, Rejection
 from mainspring.features.ingest.changes import JobChange, JobChanger
 from mainspring.features.ingest.mappings import build_job, build_patch, read_action, read_tenant
 from mainspring.http.admission import Allowance
@@ -45,7 +45,7 @@ class JobCreator:
         #: Principals by tenant. Access to the log permits submitting jobs, and nothing else.
         self._principals: dict[str | None, Principal] = {}
 
-    async def create(self, requests: Sequence[Ask], waiting: Mapping[str, Refusal]) -> list[Refusal | None]:
+    async def create(self, requests: Sequence[JobRequest], waiting: Mapping[str, Rejection]) -> list[Rejection | None]:
         """Make the jobs in order of arrival. Each answer is None if the job exists, or why it was not made.
 
         1. A repeated request with the same key makes no second job.
@@ -54,7 +54,7 @@ class JobCreator:
         3. ``waiting``: the quotas whose requests already wait, with the reason.
         4. A request whose job was made before needs no room and does not wait.
         """
-        answers: list[Refusal | None] = [None] * len(requests)
+        answers: list[Rejection | None] = [None] * len(requests)
         batch = _Batch(answers, dict(waiting))
         for index, request in enumerate(requests):
             try:
@@ -100,7 +100,7 @@ class JobCreator:
         except Exception as error:
             batch.refuse(index, new, error)
 
-    async def _build_request(self, request: Ask) -> NewRun | NewJob | JobChange:
+    async def _build_request(self, request: JobRequest) -> NewRun | NewJob | JobChange:
         if request.record is None:
             written: dict[str, str] = {}
             fields: JobIn = decode(request.body, JobIn, _decoder, written)
@@ -122,7 +122,7 @@ class JobCreator:
             patch=None if action == "cancel" else build_patch(mapping, request.record),
         )
 
-    async def _build_job(self, request: Ask, fields: JobIn) -> NewRun | NewJob:
+    async def _build_job(self, request: JobRequest, fields: JobIn) -> NewRun | NewJob:
         api = self._api
         principal = self._principal(self._tenant if self._tenant is not None else request.tenant)
         tenant = principal.choose_tenant(None if fields.tenant is msgspec.UNSET else fields.tenant) or DEFAULT_TENANT
@@ -230,7 +230,7 @@ class JobCreator:
 class _Batch:
     """Requests in progress: the answers so far, the quotas with waiting requests, and the collected plain runs."""
 
-    def __init__(self, answers: list[Refusal | None], waiting: dict[str, Refusal]) -> None:
+    def __init__(self, answers: list[Rejection | None], waiting: dict[str, Rejection]) -> None:
         self.runs: list[tuple[int, NewRun]] = []
         self._answers = answers
         self._held = waiting
@@ -270,9 +270,9 @@ def _list_quotas(tenant: str) -> tuple[str, str]:
     return f"runs of {tenant}", f"jobs of {tenant}"
 
 
-def _build_refusal(error: Exception, quota: str = "") -> Refusal:
+def _build_refusal(error: Exception, quota: str = "") -> Rejection:
     problem: Problem = build_problem(error)[0]
-    return Refusal(
+    return Rejection(
         title=problem.title,
         detail=problem.detail,
         field=problem.field,

@@ -9,13 +9,13 @@ import msgspec
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.ingest import Ask, Refusal, RequestLog
+from mainspring.core.ports.ingest import JobRequest, Rejection, RequestLogReader
 from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.service import TickingService
 
 #: Returns for each request None, or why it was not made. The mapping has the quotas with waiting requests: later
 #: requests against them are not made. ``StoreUnavailable`` means that the call is to be repeated.
-CreateJobs = Callable[[Sequence[Ask], Mapping[str, Refusal]], Awaitable[list[Refusal | None]]]
+CreateJobs = Callable[[Sequence[JobRequest], Mapping[str, Rejection]], Awaitable[list[Rejection | None]]]
 
 #: How long a request beyond a quota waits. Later requests of its partition are read again after a restart, so this must
 #: be far less than the time for which keys are remembered.
@@ -29,9 +29,9 @@ _UNAVAILABLE_INTERVAL: Micros = SECOND
 
 
 class _Request(msgspec.Struct, frozen=True):
-    request: Ask
+    request: JobRequest
     #: Why and since when the request waits; None if it has not been tried yet.
-    why: Refusal | None = None
+    why: Rejection | None = None
     since: Micros = 0
 
     @property
@@ -50,7 +50,7 @@ class Ingest(TickingService):
     4. Requests behind a refused one are judged by themselves.
     """
 
-    def __init__(self, log: RequestLog, create: CreateJobs, clock: Clock, wakeup: Wakeup) -> None:
+    def __init__(self, log: RequestLogReader, create: CreateJobs, clock: Clock, wakeup: Wakeup) -> None:
         super().__init__("ingest", clock, wakeup)
         #: Jobs created, and requests refused.
         self.created = 0
@@ -156,7 +156,7 @@ def _limit_waiting(waiting: list[_Request], limit: int) -> tuple[list[_Request],
     return stay, excess
 
 
-def _build_refusals(requests: Iterable[_Request], reason: str) -> list[tuple[Ask, Refusal]]:
+def _build_refusals(requests: Iterable[_Request], reason: str) -> list[tuple[JobRequest, Rejection]]:
     """Build the final refusals from the reason why each request waited."""
     return [
         (

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from mainspring.core.model.base.errors import Conflict
-from mainspring.core.ports.upkeep.transfer import KINDS, Source, Tally, Target
+from mainspring.core.ports.upkeep.transfer import KINDS, RowCounts, Source, Target
 
 
 class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
     #: By kind: what was read from the source and verified in the target.
-    tallies: Mapping[str, Tally]
+    tallies: Mapping[str, RowCounts]
     #: Whether the copy existed already, from an interrupted move. It was compared, and the source was marked.
     resumed: bool
 
@@ -30,9 +30,9 @@ async def move_rows(source: Source, target: Target, to: str, report: Callable[[s
         counts = source.counts()
         try:
             already_copied = await target.open(facts)
-            tallies: dict[str, Tally] = {}
+            tallies: dict[str, RowCounts] = {}
             for kind in KINDS:
-                tally = Tally()
+                tally = RowCounts()
                 for batch in source.batches(kind):
                     if not already_copied:
                         await target.write(kind, batch)

@@ -11,14 +11,14 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules import slo as slos
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
 from mainspring.core.model.schedules.schedule import due_of, next_after, ticks_between
-from mainspring.core.model.schedules.slo import Judged, TickFact
+from mainspring.core.model.schedules.slo import SloEvaluation, TickFact
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.storage.slos import SloDue, Slos, SloSettled
+from mainspring.core.ports.storage.slos import SloDue, SloResult, Slos
 from mainspring.core.ports.wakeups import Wakeups
-from mainspring.core.runtime.metrics.run_metrics import Figures
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Reading
+from mainspring.core.store import StoreReads
 
 _INTERVAL: Micros = 2 * SECOND
 _LIMIT = 100
@@ -26,7 +26,7 @@ _LIMIT = 100
 _EXCUSED_REASONS = ("paused", "schedule changed", "cancelled", "calendar: ")
 
 
-class SloStore(Slos, Reading, Protocol):
+class SloStore(Slos, StoreReads, Protocol):
     """The part of the store that the keeper uses."""
 
 
@@ -37,7 +37,7 @@ class SloKeeper(TickingService):
     accepts one of them.
     """
 
-    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock, metrics: Figures | None = None) -> None:
+    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock, metrics: RunMetrics | None = None) -> None:
         super().__init__("slos", clock, wakeups.listen([]))
         self._store = store
         self._metrics = metrics
@@ -48,7 +48,7 @@ class SloKeeper(TickingService):
             return _INTERVAL
         now = await self._store.now()
         results = await asyncio.gather(*(self._check_job(one, now) for one in due))
-        await self._store.settle_slos(results)
+        await self._store.save_slos(results)
         for one, result in zip(due, results, strict=True):
             for event in result.events:
                 self.log.warning(event, job=one.job.id, job_name=one.job.spec.name)
@@ -56,7 +56,7 @@ class SloKeeper(TickingService):
                     self._metrics.slo_changed(event)
         return 0 if len(due) == _LIMIT else _INTERVAL
 
-    async def _check_job(self, due: SloDue, now: Instant) -> SloSettled:
+    async def _check_job(self, due: SloDue, now: Instant) -> SloResult:
         job, slo = due.job, due.job.spec.slo
         if slo is None or job.state is JobState.CANCELLED:
             judged = slos.close(due.state)
@@ -64,11 +64,11 @@ class SloKeeper(TickingService):
             judged = slos.rest(due.state, now)
         else:
             judged = await self._judge_job(due, slo, now)
-        return SloSettled(
+        return SloResult(
             job=job.id, rev=due.rev, state=judged.state, next_check=judged.next_check, events=judged.events
         )
 
-    async def _judge_job(self, due: SloDue, slo: slos.Slo, now: Instant) -> Judged:
+    async def _judge_job(self, due: SloDue, slo: slos.Slo, now: Instant) -> SloEvaluation:
         job, state = due.job, due.state
         ticks: list[Instant] = []
         following: Instant | None = None

@@ -12,17 +12,17 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Catalog, Pause
 from mainspring.core.ports.storage.operations import Operations
-from mainspring.core.ports.storage.usage import Budgeting
+from mainspring.core.ports.storage.usage import BudgetStore
 from mainspring.core.ports.wakeups import Wakeups, queue_topic
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Directory, Reading, Submissions
+from mainspring.core.store import JobNames, StoreReads, Submissions
 
 _INTERVAL: Micros = 5 * SECOND
 #: At most this many runs of a budget are lowered in one tick. The next tick lowers more.
 _LIMIT = 5_000
 
 
-class BudgetStore(Budgeting, Catalog, Operations, Submissions, Directory, Reading, Protocol):
+class BudgetKeeperStore(BudgetStore, Catalog, Operations, Submissions, JobNames, StoreReads, Protocol):
     """The part of the store that the budget keeper uses."""
 
 
@@ -33,7 +33,7 @@ class BudgetKeeper(TickingService):
     pausing what is already paused has no effect.
     """
 
-    def __init__(self, store: BudgetStore, wakeups: Wakeups, clock: Clock, random: Random) -> None:
+    def __init__(self, store: BudgetKeeperStore, wakeups: Wakeups, clock: Clock, random: Random) -> None:
         super().__init__("budgets", clock, wakeups.listen(()))
         self._store = store
         self._wakeups = wakeups
@@ -74,7 +74,7 @@ class BudgetKeeper(TickingService):
             await self._store.set_jobs_state([job], JobState.PAUSED, author)
 
 
-async def release_work(store: BudgetStore, wakeups: Wakeups, status: BudgetStatus) -> None:
+async def release_work(store: BudgetKeeperStore, wakeups: Wakeups, status: BudgetStatus) -> None:
     """Resume what a budget has paused. Pauses by other authors stay."""
     budget = status.budget
     author = _build_author(status)

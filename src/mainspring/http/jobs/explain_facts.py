@@ -10,7 +10,7 @@ from mainspring.core.model.explain.limits import NAMED, reason_of_limit
 from mainspring.core.model.explain.parents import reason_of_parents
 from mainspring.core.model.explain.queues import reason_of_full_queue
 from mainspring.core.model.explain.reason import Reason
-from mainspring.core.model.explain.runs import Facts, PausedBy
+from mainspring.core.model.explain.runs import PausedBy, RunSituation
 from mainspring.core.model.limits.budget import author_name, lowers
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.rank import IDLE
@@ -23,31 +23,31 @@ _RATE_OVER: Micros = 5 * MINUTE
 _RUNNING = frozenset({RunState.RUNNING, RunState.CANCELLING})
 
 
-async def collect_facts(api: Api, run: RunView) -> Facts:
+async def collect_facts(api: Api, run: RunView) -> RunSituation:
     """Return the facts for an explanation. Only a waiting run has any."""
     store = api.store
     now = await store.now()
     if run.state is RunState.SCHEDULED:
         policy = await _read_policy(api, run.queue) if run.attempt else NO_POLICY
-        return Facts(
+        return RunSituation(
             now=now,
             scheduled_by_somebody=bool(await store.sessions("scheduler")),
             policy=policy,
             obstacles=tuple(await api.workers.find_warnings(run)),
         )
-    if run.state is RunState.BLOCKED and run.gate is not None:
-        state, inside = await store.gate(run.gate, NAMED + 1)
-        return Facts(now=now, also=(reason_of_limit(run, state, inside, now),))
+    if run.state is RunState.BLOCKED and run.limiter is not None:
+        state, inside = await store.limiter(run.limiter, NAMED + 1)
+        return RunSituation(now=now, also=(reason_of_limit(run, state, inside, now),))
     if run.state is RunState.BLOCKED:
         behind = reason_of_parents(run, await store.parents(run.id)) if run.parents else None
         also = () if behind is None else (behind,)
-        return Facts(now=now, key_holder=await store.holder_of(run.id), also=also)
+        return RunSituation(now=now, key_holder=await store.holder_of(run.id), also=also)
     if run.state is not RunState.QUEUED:
-        return Facts(now=now)
+        return RunSituation(now=now)
     return await _collect_queued_facts(api, run, now)
 
 
-async def _collect_queued_facts(api: Api, run: RunView, now: Instant) -> Facts:
+async def _collect_queued_facts(api: Api, run: RunView, now: Instant) -> RunSituation:
     serving = await api.workers.list_live(run.tenant)
     workers = [worker for worker in serving if run.queue in worker.queues and not worker.draining]
     served: dict[str, str] = {}
@@ -59,7 +59,7 @@ async def _collect_queued_facts(api: Api, run: RunView, now: Instant) -> Facts:
     ended = sum(m.succeeded + m.failed + m.cancelled for m in minutes if m.queue == run.queue)
     policy = await _read_policy(api, run.queue)
     full = await _explain_full_queue(api, run, policy)
-    return Facts(
+    return RunSituation(
         now=now,
         workers=len(workers),
         workers_knowing_task=sum(run.task in worker.tasks for worker in taking),

@@ -6,9 +6,9 @@ from msgspec import UNSET, Meta
 
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.runs.new_run import Idempotency, NewRun, fingerprint_of_request, made_once
-from mainspring.core.model.schedules.closed_periods import Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.job import NewJob
-from mainspring.core.store import Accepted, Put, PutOutcome
+from mainspring.core.store import PutOutcome, PutResult, SubmitResult
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer
 from mainspring.http.schemas.common import (
@@ -63,16 +63,18 @@ def read_key(fields: JobIn, header: str | None) -> str | None:
     return check_key(header if fields.idempotency_key is UNSET else fields.idempotency_key, header)
 
 
-def build_conflict(run: NewRun, answer: Accepted) -> Conflict:
+def build_conflict(run: NewRun, answer: SubmitResult) -> Conflict:
     """Build the conflict error. The id comes last, because clients parse it from there."""
     if run.unique is not None and run.unique.otherwise == "reject":
         return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}")
     return Conflict(f"this idempotency key was used for another job, {answer.id}")
 
 
-def answer_put(put: Put, status: int, warnings: list[str], closings: Closings | None = None) -> Answer:
+def answer_put(put: PutResult, status: int, warnings: list[str], closed_periods: ClosedPeriods | None = None) -> Answer:
     if put.outcome is PutOutcome.EXISTS:
         raise Conflict(f"there is a job of this name, {put.job.id}")
     if put.outcome is PutOutcome.CONFLICT:
         raise Conflict(f"this idempotency key was used for another job, {put.job.id}")
-    return Answer(status, render_job(put.job, closings, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"})
+    return Answer(
+        status, render_job(put.job, closed_periods, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"}
+    )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec import UNSET
 
-from mainspring.core.model.base.decode_errors import misread_payload
+from mainspring.core.model.base.decode_errors import explain_payload_error
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, is_id
 from mainspring.core.model.cluster.placement import shard_beside
@@ -14,7 +14,7 @@ from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.reserved import FAN_IN, RESERVED
 from mainspring.core.model.tasks.task_entry import TaskEntry, fill_in_defaults
-from mainspring.core.model.workflows.fan_out import MAX_MEMBERS, Names, OnFailure, member_priority, tag_of
+from mainspring.core.model.workflows.fan_out import MAX_MEMBERS, FanOutNames, OnFailure, member_priority, tag_of
 from mainspring.http.schemas.fan_out import FanOutPlan
 from mainspring.http.schemas.jobs import JobFields, build_run, list_given_names
 from mainspring.http.schemas.limits import read_limits
@@ -73,7 +73,7 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("payload.each", f"it does not wait for run {self.each}", "name it in dependsOn")
 
     def members(
-        self, names: Names, items: "Items", part: int, numbers: range, shards: int, places: int = 0
+        self, names: FanOutNames, items: "Items", part: int, numbers: range, shards: int, places: int = 0
     ) -> list[NewRun]:
         """Build the runs of one part. ``places``: the number of placement groups of a sharded store."""
         said = self.template.about or About()
@@ -113,7 +113,7 @@ def read_fan_out(payload: bytes, tenant: str) -> FanOut:
     try:
         plan = _decode(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise misread_payload(error, FanOutPlan, payload, _EXAMPLE) from None
+        raise explain_payload_error(error, FanOutPlan, payload, _EXAMPLE) from None
     try:
         return _check(plan, tenant)
     except Invalid as error:

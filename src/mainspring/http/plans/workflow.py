@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from mainspring.core.model.base.decode_errors import misread_payload
+from mainspring.core.model.base.decode_errors import explain_payload_error
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.reserved import FAN_OUT
@@ -23,7 +23,7 @@ def read_plan(payload: bytes, tenant: str, known: Mapping[str, TaskEntry]) -> tu
         plan = _decode(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
         hint = 'for example {"name": "nightly", "nodes": {"extract": {"task": "extract"}}}'
-        raise misread_payload(error, WorkflowPlan, payload, hint) from None
+        raise explain_payload_error(error, WorkflowPlan, payload, hint) from None
     check_nodes({name: node.after for name, node in plan.nodes.items()})
     return plan.name, [build_node(name, given, tenant, "", known) for name, given in plan.nodes.items()]
 

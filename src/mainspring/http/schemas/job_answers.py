@@ -13,7 +13,7 @@ from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.calendar import WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closed_periods import Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.cron import DstFold, DstGap
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
@@ -194,7 +194,7 @@ def render_catch_up(catch_up: CatchUp) -> CatchUpIn:
 
 
 def render_job(
-    job: Job, closings: Closings | None = None, *, payload: bool = True, warnings: list[str] | None = None
+    job: Job, closed_periods: ClosedPeriods | None = None, *, payload: bool = True, warnings: list[str] | None = None
 ) -> JobOut:
     """Convert a recurring job. ``closings``: the calendars that apply to it."""
     fields = read_fields(job)
@@ -244,7 +244,7 @@ def render_job(
         updated_at=isoformat(job.updated_at),
         pause_reason=(job.pause_why or None) if job.state is JobState.PAUSED else None,
         resume_at=format_time(job.resume_at),
-        next_fires=[isoformat(at) for at in next_starts(job, closings)],
+        next_fires=[isoformat(at) for at in next_starts(job, closed_periods)],
         warnings=warnings or [],
     )
 

@@ -10,7 +10,7 @@ from mainspring.core.model.base.fingerprint import last_line
 from mainspring.core.model.base.ids import RunId, is_id
 from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule
+from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, DependencyRule
 from mainspring.core.model.workflows.workflow import MAX_NODES
 from mainspring.http.schemas.common import Name, Request, Wire, format_time
 from mainspring.http.schemas.jobs import JobFields, JobIn, When
@@ -125,8 +125,8 @@ class WorkflowStopped(Wire):
     """How many nodes had not ended, and are cancelled or being cancelled."""
 
 
-def read_rule(when: When | UnsetType) -> Rule:
-    return Rule.ALL_SUCCEEDED if when is UNSET else Rule(when)
+def read_rule(when: When | UnsetType) -> DependencyRule:
+    return DependencyRule.ALL_SUCCEEDED if when is UNSET else DependencyRule(when)
 
 
 def read_dependencies(fields: JobIn, batch: Mapping[str, RunId] | None = None) -> Dependencies | None:

@@ -18,7 +18,7 @@ from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import LOG_END, Catalog, LogLine
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.store import Views
+from mainspring.core.store import RunViews
 from mainspring.http.schemas.runs import render_line
 from mainspring.http.streams.sse import format_event, keep_alive
 
@@ -31,7 +31,7 @@ _QUIET: Micros = 15 * SECOND
 _LINES = 500
 
 
-class TailStore(Catalog, Views, Protocol):
+class TailStore(Catalog, RunViews, Protocol):
     """The part of the store that the log tail uses."""
 
 

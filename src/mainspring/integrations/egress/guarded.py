@@ -22,7 +22,7 @@ import httpx2
 from mainspring.core.model.alerts.outgoing import MAX_URL, checked_headers
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.core.ports.egress import Answer, NoAnswer, OutgoingRequest
 from mainspring.integrations.egress.addresses import Address, literal, parse_networks, plain, refusal
 
 #: Looks up the addresses of a name.
@@ -45,7 +45,7 @@ class GuardedEgress:
         self._resolve = resolve or _resolve
         self._tls = tls
 
-    async def send(self, request: Outgoing) -> Answer:
+    async def send(self, request: OutgoingRequest) -> Answer:
         url = _checked_url(request.url)
         headers = checked_headers(request.headers)
         headers |= {"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "Connection": "close"}
@@ -86,7 +86,7 @@ class GuardedEgress:
         return addresses[:_MOST_TRIED]
 
     async def _exchange(
-        self, request: Outgoing, url: httpx2.URL, headers: Mapping[str, str], address: Address
+        self, request: OutgoingRequest, url: httpx2.URL, headers: Mapping[str, str], address: Address
     ) -> Answer:
         limit = request.timeout / SECOND
         sent = httpx2.Request(

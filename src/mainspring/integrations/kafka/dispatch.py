@@ -10,10 +10,10 @@ from itertools import groupby, takewhile
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, Micros
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.model.runs.dead_letters import DeadRun
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import LEASE, Delivery
+from mainspring.core.ports.dispatch import LEASE, HintDelivery
 from mainspring.integrations.kafka.address import read_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.consumer import BatchConsumer, Received
@@ -34,7 +34,7 @@ _Place = tuple[str, int, int]
 class KafkaDispatch:
     kind = "kafka"
 
-    def __init__(self, url: str, clock: Clock, sealer: Sealer, lease: Micros = LEASE, datacenter: str = "") -> None:
+    def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE, datacenter: str = "") -> None:
         self.refused = 0
         self._server = read_kafka(url, _FIELD, OPTIONS)
         self._names = read_topics(self._server, _FIELD)
@@ -83,11 +83,11 @@ class KafkaDispatch:
                 self._used[hint.queue].add(self._names.of(hint))
         await self._send(records, self._names.partitions, _KEPT)
 
-    async def bury(self, dead: Sequence[DeadRun]) -> None:
+    async def publish_dead(self, dead: Sequence[DeadRun]) -> None:
         records = [Record(self._names.dead, run.message(), run.id) for run in dead]
         await self._send(records, _DEAD_PARTITIONS, _DEAD_KEPT)
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:
         until = self._clock.monotonic() + wait
         while limit > 0:
             consumer = await self._consumer(queue)
@@ -99,7 +99,7 @@ class KafkaDispatch:
                 return deliveries
         return []
 
-    async def done(self, deliveries: Sequence[Delivery]) -> None:
+    async def done(self, deliveries: Sequence[HintDelivery]) -> None:
         for queue, group in groupby(sorted(deliveries, key=_queue_of), _queue_of):
             receipts = [delivery.receipt for delivery in group if isinstance(delivery.receipt, Received)]
             for one in receipts:
@@ -134,7 +134,7 @@ class KafkaDispatch:
         consumer.missing = False
         return consumer
 
-    def _sorted_out(self, queue: str, received: Sequence[Received], consumer: BatchConsumer) -> list[Delivery]:
+    def _sorted_out(self, queue: str, received: Sequence[Received], consumer: BatchConsumer) -> list[HintDelivery]:
         whose, until = self._whose(queue), self._clock.monotonic() + self._lease
         deliveries, passed = [], []
         for one in received:
@@ -145,7 +145,7 @@ class KafkaDispatch:
                 passed.append(one)
             else:
                 self._held[_place(one)] = (until, queue, one)
-                deliveries.append(Delivery(hint, one))
+                deliveries.append(HintDelivery(hint, one))
         if passed:
             consumer.done(passed)
         return deliveries
@@ -195,7 +195,7 @@ def _rank(hint: Hint) -> int:
     return hint.rank
 
 
-def _queue_of(delivery: Delivery) -> str:
+def _queue_of(delivery: HintDelivery) -> str:
     return delivery.hint.queue
 
 

@@ -11,7 +11,7 @@ from mainspring.core.model.events.record_mapping import Record as MappedRecord
 from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.runs.traces import read_traceparent
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.ingest import Ask, Refusal
+from mainspring.core.ports.ingest import JobRequest, Rejection
 from mainspring.core.runtime.tracing.current import current_traceparent
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.connection import RecordTooLarge
@@ -77,14 +77,14 @@ class KafkaRequests:
         await self._consumer.close()
         await self._producer.close()
 
-    async def take(self, limit: int, wait: Micros) -> list[Ask]:
+    async def take(self, limit: int, wait: Micros) -> list[JobRequest]:
         await self._make_topics()
         return [self._ask(one) for one in await self._consumer.take(limit, wait)]
 
-    async def done(self, asks: Sequence[Ask]) -> None:
-        self._consumer.done([ask.receipt for ask in asks if isinstance(ask.receipt, Received)])
+    async def done(self, requests: Sequence[JobRequest]) -> None:
+        self._consumer.done([ask.receipt for ask in requests if isinstance(ask.receipt, Received)])
 
-    async def refuse(self, refused: Sequence[tuple[Ask, Refusal]]) -> None:
+    async def refuse(self, refused: Sequence[tuple[JobRequest, Rejection]]) -> None:
         try:
             await self._keep_apart([(_received(ask), why) for ask, why in refused])
         except BaseException:
@@ -93,7 +93,7 @@ class KafkaRequests:
             raise
         await self.done([ask for ask, _ in refused])
 
-    async def _keep_apart(self, refused: Sequence[tuple[Received, Refusal]]) -> None:
+    async def _keep_apart(self, refused: Sequence[tuple[Received, Rejection]]) -> None:
         try:
             await self._producer.send([_dead_record(one, why) for one, why in refused])
         except RecordTooLarge:
@@ -111,9 +111,9 @@ class KafkaRequests:
             await self._admin.make_topics([dead_topic(name) for name in self._topics], 1, kept)
             self._made, self._consumer.missing = True, False
 
-    def _ask(self, one: Received) -> Ask:
+    def _ask(self, one: Received) -> JobRequest:
         if one.topic in self._mapped:
-            return Ask(
+            return JobRequest(
                 body=one.value,
                 # The record's key is not used, because other programs key their records for order.
                 key=_place(one),
@@ -124,7 +124,7 @@ class KafkaRequests:
                 sent_at=one.timestamp * MILLISECOND,
                 receipt=one,
             )
-        return Ask(
+        return JobRequest(
             body=one.value,
             key=_key(one),
             tenant=_header(one, TENANT_HEADER),
@@ -171,12 +171,12 @@ class KafkaSubmitBuffer:
         await self._producer.send([Record(self._topic.name, body, key, headers)])
 
 
-def _received(ask: Ask) -> Received:
+def _received(ask: JobRequest) -> Received:
     assert isinstance(ask.receipt, Received)
     return ask.receipt
 
 
-def _dead_record(one: Received, why: Refusal, *, cut: bool = False) -> Record:
+def _dead_record(one: Received, why: Rejection, *, cut: bool = False) -> Record:
     """Build the dead-letter record, with the reason in a header. ``cut``: shorten it to fit any size limit."""
     said: dict[str, object] = {
         # These texts quote the request, so they may be long.

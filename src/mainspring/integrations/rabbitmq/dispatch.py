@@ -14,16 +14,16 @@ from pamqp import commands
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.model.runs.dead_letters import DeadRun
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import LEASE, Delivery
+from mainspring.core.ports.dispatch import LEASE, HintDelivery
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.integrations.rabbitmq.address import read_broker
 from mainspring.integrations.rabbitmq.client import Client
 from mainspring.integrations.rabbitmq.errors import NOT_FOUND, AmqpError, ChannelClosed, ConnectionLost, Refused
 from mainspring.integrations.rabbitmq.lane import Lane
-from mainspring.integrations.rabbitmq.publisher import Letters, NotTaken, Publisher
+from mainspring.integrations.rabbitmq.publisher import Letters, MailRejected, Publisher
 from mainspring.integrations.rabbitmq.queues import Queues
 
 #: The time limit of an answer. Declaring queues takes longer, because quorum queues are created on several nodes.
@@ -50,7 +50,7 @@ _STUMBLED = "INTERNAL_ERROR"
 class RabbitDispatch:
     kind = "rabbitmq"
 
-    def __init__(self, url: str, clock: Clock, sealer: Sealer, lease: Micros = LEASE) -> None:
+    def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE) -> None:
         self.refused = 0
         self._broker = read_broker(url, "dispatch.broker")
         self._clock = clock
@@ -88,7 +88,7 @@ class RabbitDispatch:
             async with self._answer():
                 await self._send(letters, [some.key for some in letters])
 
-    async def bury(self, dead: Sequence[DeadRun]) -> None:
+    async def publish_dead(self, dead: Sequence[DeadRun]) -> None:
         place = self._queues.dead
         for start in range(0, len(dead), _BATCH):
             some = dead[start : start + _BATCH]
@@ -121,7 +121,7 @@ class RabbitDispatch:
         for pause in _PAUSES:
             try:
                 return await self._publish_once(letters)
-            except NotTaken:
+            except MailRejected:
                 # Accepted messages are sent again, too, because a duplicate hint is harmless.
                 await self._clock.sleep(pause)
         return await self._publish_once(letters)
@@ -135,13 +135,13 @@ class RabbitDispatch:
                     self._publisher = publisher
             return await self._publisher.publish(letters)
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:
         return await self._take(queue, self._queues.names(queue), limit, wait)
 
-    async def take_of(self, queue: str, priority: int, limit: int, wait: Micros) -> list[Delivery]:
+    async def take_priority(self, queue: str, priority: int, limit: int, wait: Micros) -> list[HintDelivery]:
         return await self._take(queue, self._queues.names(queue, priority), limit, wait)
 
-    async def _take(self, queue: str, names: Sequence[str], limit: int, wait: Micros) -> list[Delivery]:
+    async def _take(self, queue: str, names: Sequence[str], limit: int, wait: Micros) -> list[HintDelivery]:
         until = self._clock.monotonic() + wait
         in_vain = False
         while limit > 0:
@@ -155,7 +155,7 @@ class RabbitDispatch:
                         await self._fetch(lane, names, wanted, None if at_once or left <= 0 else left)
                         found, in_vain = lane.pick(limit), at_once
             if found or (until <= self._clock.monotonic() and not in_vain):
-                return [Delivery(hint, Receipt(lane, tag)) for tag, hint in found]
+                return [HintDelivery(hint, Receipt(lane, tag)) for tag, hint in found]
         return []
 
     async def _lane(self, queue: str, names: Sequence[str]) -> Lane:
@@ -202,7 +202,7 @@ class RabbitDispatch:
             # The queue was deleted; the next call declares it again.
             self._queues.forget(names)
 
-    async def done(self, deliveries: Sequence[Delivery]) -> None:
+    async def done(self, deliveries: Sequence[HintDelivery]) -> None:
         lanes: defaultdict[Lane, list[int]] = defaultdict(list)
         for delivery in deliveries:
             receipt = delivery.receipt

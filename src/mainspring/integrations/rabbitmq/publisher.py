@@ -30,7 +30,7 @@ class _Batch:
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class NotTaken(AmqpError):
+class MailRejected(AmqpError):
     """The broker refused some messages."""
 
 
@@ -78,7 +78,7 @@ class Publisher:
         self._sent += batch.left
         await batch.answered
         if batch.refused:
-            raise NotTaken(f"{batch.refused} messages were not taken")
+            raise MailRejected(f"{batch.refused} messages were not taken")
         return batch.unroutable
 
     def _confirmed(self, tag: int, multiple: bool, good: bool) -> None:

@@ -16,9 +16,9 @@ from itertools import groupby
 import msgspec
 
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.dispatch import LEASE, Delivery
+from mainspring.core.ports.dispatch import LEASE, HintDelivery
 from mainspring.integrations.redis.address import read_redis
 from mainspring.integrations.redis.servers import RedisServers
 
@@ -60,7 +60,7 @@ return messages
 class RedisDispatch:
     kind = "redis"
 
-    def __init__(self, url: str, clock: Clock, sealer: Sealer, lease: Micros = LEASE) -> None:
+    def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE) -> None:
         self.refused = 0
         self._servers = RedisServers(read_redis(url, "dispatch.broker"))
         self._clock = clock
@@ -84,7 +84,7 @@ class RedisDispatch:
                 scores = [word for pair in messages[start : start + _BATCH] for word in pair]
                 await self._servers.ask(self._publish, self._keys(queue), scores)
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:
         until = self._clock.monotonic() + wait
         keys = self._keys(queue)
         while limit > 0:
@@ -99,20 +99,20 @@ class RedisDispatch:
                 await self._servers.ask(self._servers.client.blpop, keys[2:], left / SECOND, wait=left)
         return []
 
-    async def _sorted_out(self, queue: str, messages: Sequence[bytes]) -> list[Delivery]:
+    async def _sorted_out(self, queue: str, messages: Sequence[bytes]) -> list[HintDelivery]:
         deliveries, strange = [], []
         for message in messages:
             hint = self._sealer.open(queue, message)
             if hint is None:
                 strange.append(message)
             else:
-                deliveries.append(Delivery(hint, message))
+                deliveries.append(HintDelivery(hint, message))
         if strange:
             self.refused += len(strange)
             await self._servers.ask(self._servers.client.zrem, self._keys(queue)[1], *strange)
         return deliveries
 
-    async def done(self, deliveries: Sequence[Delivery]) -> None:
+    async def done(self, deliveries: Sequence[HintDelivery]) -> None:
         for queue, group in groupby(sorted(deliveries, key=_queue_of), _queue_of):
             # Only taken hints are removed: a released run may be ready again with the same message.
             receipts = [delivery.receipt for delivery in group]
@@ -134,5 +134,5 @@ def _queue(hint: Hint) -> str:
     return hint.queue
 
 
-def _queue_of(delivery: Delivery) -> str:
+def _queue_of(delivery: HintDelivery) -> str:
     return delivery.hint.queue

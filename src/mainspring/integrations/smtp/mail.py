@@ -16,7 +16,7 @@ import msgspec
 
 from mainspring.core.model.alerts.channels import MailServer
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.ports.mail import Letter, NotTaken
+from mainspring.core.ports.mail import Email, MailRejected
 
 #: The time limit of each step of the conversation.
 _TIMEOUT: Micros = 20 * SECOND
@@ -25,10 +25,10 @@ _TIMEOUT: Micros = 20 * SECOND
 class SmtpMail:
     """The implementation of ``Mail``. It trusts the certificates of this machine, or those in ``SSL_CERT_FILE``."""
 
-    async def send(self, server: MailServer, password: str, letter: Letter) -> None:
+    async def send(self, server: MailServer, password: str, letter: Email) -> None:
         await asyncio.to_thread(self._send, server, password, letter)
 
-    def _send(self, server: MailServer, password: str, letter: Letter) -> None:
+    def _send(self, server: MailServer, password: str, letter: Email) -> None:
         message = build_message(letter)
         try:
             with closing(self._connect(server)) as connection:
@@ -45,17 +45,21 @@ class SmtpMail:
             raise _refused(error.recipients, letter) from None
         except smtplib.SMTPAuthenticationError as error:
             # The server's message is omitted, because some servers repeat the credentials.
-            raise NotTaken(f"the mail server did not let us in: {error.smtp_code}", for_good=_lasts(error)) from None
+            raise MailRejected(
+                f"the mail server did not let us in: {error.smtp_code}", for_good=_lasts(error)
+            ) from None
         except smtplib.SMTPResponseException as error:
             words = f"the mail server answered {error.smtp_code} {_text(error.smtp_error)}"
-            raise NotTaken(words, for_good=_lasts(error)) from None
+            raise MailRejected(words, for_good=_lasts(error)) from None
         except smtplib.SMTPNotSupportedError as error:
-            raise NotTaken(f"the mail server cannot do what is asked for: {error}", for_good=True) from None
+            raise MailRejected(f"the mail server cannot do what is asked for: {error}", for_good=True) from None
         except ssl.SSLCertVerificationError as error:
-            raise NotTaken(f"the mail server did not prove its name: {error.verify_message}", for_good=False) from None
+            raise MailRejected(
+                f"the mail server did not prove its name: {error.verify_message}", for_good=False
+            ) from None
         except (OSError, smtplib.SMTPException) as error:
             words = f"the mail server {server.host}:{server.port} did not answer"
-            raise NotTaken(f"{words}: {type(error).__name__}: {error}", for_good=False) from None
+            raise MailRejected(f"{words}: {type(error).__name__}: {error}", for_good=False) from None
         if refused:
             raise _refused(refused, letter)
 
@@ -67,7 +71,7 @@ class SmtpMail:
         return smtplib.SMTP(server.host, server.port, timeout=seconds)
 
 
-def build_message(letter: Letter) -> bytes:
+def build_message(letter: Email) -> bytes:
     """Return the message as it is sent. One that cannot be built is replaced by one that says so."""
     try:
         return _build(letter)
@@ -76,10 +80,10 @@ def build_message(letter: Letter) -> bytes:
         try:
             return _build(msgspec.structs.replace(letter, subject="Mainspring: unreadable alert", text=words))
         except Exception:
-            raise NotTaken("the message cannot be built: its addresses are not valid", for_good=True) from None
+            raise MailRejected("the message cannot be built: its addresses are not valid", for_good=True) from None
 
 
-def _build(letter: Letter) -> bytes:
+def _build(letter: Email) -> bytes:
     """Build with the legacy policy, because the current one decodes encoded words in a value, including line
     breaks.
 
@@ -112,12 +116,12 @@ def _check_address(address: str) -> str:
     return address
 
 
-def _refused(recipients: dict[str, tuple[int, bytes]], letter: Letter) -> NotTaken:
+def _refused(recipients: dict[str, tuple[int, bytes]], letter: Email) -> MailRejected:
     words = ", ".join(f"{address}: {code} {_text(said)}" for address, (code, said) in recipients.items())
     lasting = all(500 <= code < 600 for code, _ in recipients.values())
     # Other recipients have received the message, and a retry would send it to them again.
     some = len(recipients) < len({*letter.to})
-    return NotTaken(f"the mail server refused {words}", for_good=lasting or some)
+    return MailRejected(f"the mail server refused {words}", for_good=lasting or some)
 
 
 def _lasts(error: smtplib.SMTPResponseException) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
-from mainspring.core.model.base.decode_errors import misread
+from mainspring.core.model.base.decode_errors import explain_decode_error
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.handler_errors import InvalidPayload
 from mainspring.core.model.runs.run import HeldRun
@@ -174,7 +174,7 @@ class Arguments:
         if not isinstance(error, msgspec.MsgspecError):
             reason = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
             return InvalidPayload("payload", beginning + reason)
-        found = misread(error, self._shape, payload)
+        found = explain_decode_error(error, self._shape, payload)
         return InvalidPayload(f"payload.{found.field}".rstrip("."), beginning + found.reason, found.hint)
 
     def read_result(self, result: bytes | None) -> Any:

@@ -16,7 +16,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.features.broadcasts.service import build_copies
 from mainspring.sdk.calls.options import PreparedCall
 
@@ -31,15 +31,15 @@ class Backend(Protocol):
         """Return ids for a submit. An API may answer with other ids."""
         ...
 
-    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[SubmitResult]:
         """Submit runs and return when they are committed. Submitting the same ids again creates no second runs."""
         ...
 
-    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
+    async def broadcast(self, run: NewRun, given: Given) -> list[SubmitResult]:
         """Submit one run for every live worker that knows the task. The same id again creates no second runs."""
         ...
 
-    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[SubmitResult]]:
         """Submit all nodes or none. Returns the id of the workflow, and the result of each node."""
         ...
 
@@ -109,7 +109,7 @@ class StoreBackend:
     def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
         return self._runtime.jobs.new_run_ids(ordering_keys, tenant=tenant, placement=placement)
 
-    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[SubmitResult]:
         if given:
             runs = await self._runtime.catalog.fill_in(runs, given)
         await check_times(self._runtime, runs)
@@ -118,13 +118,13 @@ class StoreBackend:
             return [await self._runtime.jobs.submit(runs[0])]
         return await self._runtime.jobs.submit_many(runs)
 
-    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
+    async def broadcast(self, run: NewRun, given: Given) -> list[SubmitResult]:
         [run] = await self._runtime.catalog.fill_in([run], given)
         await check_times(self._runtime, [run])
         copies = build_copies(run, await self._runtime.store.sessions("worker"))
         return await self._runtime.jobs.submit_many(copies)
 
-    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[SubmitResult]]:
         jobs = self._runtime.jobs
         await check_times(self._runtime, [node.run for node in nodes])
         workflow, *ids = jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)

@@ -17,10 +17,10 @@ from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import Progress, RunView
 from mainspring.core.model.tasks.task_entry import DECLARED
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.model.workflows.workflow import Node
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.features.broadcasts.operations import BroadcastOut
 from mainspring.features.jobs.operations.batches import LARGEST_BATCH, BatchItem, BatchOut
 from mainspring.http.schemas.common import Page, render_retention
@@ -58,13 +58,13 @@ class RemoteBackend:
         """Return idempotency keys for repeated requests. The API assigns the ids of the runs."""
         return [self._ids.run(self.clock.now(), 0) for _ in ordering_keys]
 
-    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[SubmitResult]:
         try:
             return await self._submit(runs, given)
         except Invalid as error:
             raise Invalid(_OPTIONS.get(error.field, error.field), error.reason, error.hint) from None
 
-    async def _submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+    async def _submit(self, runs: Sequence[NewRun], given: Given) -> list[SubmitResult]:
         for run in runs:
             run.check()
         places = {run.id: f"#{number}" for number, run in enumerate(runs)}
@@ -74,8 +74,8 @@ class RemoteBackend:
                 made = await self._client.ask("POST", "/v1/jobs", JobOut, body=job, repeatable=True)
             except Conflict as error:
                 return [_read_conflict(str(error))]
-            return [Accepted(RunId(made.job_id), RunState(made.status), True)]
-        accepted: list[Accepted] = []
+            return [SubmitResult(RunId(made.job_id), RunState(made.status), True)]
+        accepted: list[SubmitResult] = []
         if len(runs) > LARGEST_BATCH and any(run.after is not None for run in runs):
             raise Invalid(
                 "depends_on", f"in a batch of {len(runs):,}", f"at most {LARGEST_BATCH:,} that wait for others"
@@ -87,20 +87,20 @@ class RemoteBackend:
             accepted += [_read_accepted(item) for item in answer.items]
         return accepted
 
-    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
+    async def broadcast(self, run: NewRun, given: Given) -> list[SubmitResult]:
         body = choose_open_fields(build_broadcast_in(run), given.get(run.id))
         answer = await self._client.ask("POST", "/v1/broadcasts", BroadcastOut, body=body, repeatable=True)
         state = RunState.SCHEDULED if run.at is not None or run.delay else RunState.QUEUED
-        return [Accepted(RunId(made.run_id), state, True) for made in answer.runs]
+        return [SubmitResult(RunId(made.run_id), state, True) for made in answer.runs]
 
-    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[SubmitResult]]:
         given = {node.name: build_node_in(node) for node in nodes}
         key = self._ids.run(self.clock.now(), 0)
         body = WorkflowIn(name=name, nodes=given, tenant=tenant, idempotency_key=key)
         made = await self._client.ask("POST", "/v1/workflows", WorkflowMade, body=body, repeatable=True)
         blocked = [RunState.BLOCKED if node.after else RunState.QUEUED for node in nodes]
         accepted = [
-            Accepted(RunId(made.nodes[node.name]), state, True) for node, state in zip(nodes, blocked, strict=True)
+            SubmitResult(RunId(made.nodes[node.name]), state, True) for node, state in zip(nodes, blocked, strict=True)
         ]
         return RunId(made.workflow_id), accepted
 
@@ -258,7 +258,7 @@ def build_view(run: RunOut) -> RunView:
         else Progress(done=run.progress_done, total=run.progress_total, note=run.progress_note or ""),
         fingerprint=run.fingerprint or "",
         parents=run.parents,
-        rule=None if run.when is None else Rule(run.when),
+        rule=None if run.when is None else DependencyRule(run.when),
     )
 
 
@@ -266,9 +266,9 @@ def _parse_instant(text: str | None) -> Instant | None:
     return None if text is None else parse_instant(text)
 
 
-def _read_accepted(item: BatchItem) -> Accepted:
+def _read_accepted(item: BatchItem) -> SubmitResult:
     if item.job_id is not None and item.status is not None:
-        return Accepted(RunId(item.job_id), RunState(item.status), True)
+        return SubmitResult(RunId(item.job_id), RunState(item.status), True)
     problem = item.problem
     if problem is None:
         raise StoreUnavailable("the API said nothing of a job of the batch")
@@ -279,9 +279,9 @@ def _read_accepted(item: BatchItem) -> Accepted:
     raise StoreUnavailable(problem.detail or problem.title)
 
 
-def _read_conflict(detail: str) -> Accepted:
+def _read_conflict(detail: str) -> SubmitResult:
     """Read the id of the existing run from the last word of the error detail."""
-    return Accepted(RunId(detail.rpartition(" ")[2]), RunState.QUEUED, False, conflict=True)
+    return SubmitResult(RunId(detail.rpartition(" ")[2]), RunState.QUEUED, False, conflict=True)
 
 
 def _build_about(run: RunOut) -> About | None:

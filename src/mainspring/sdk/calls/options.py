@@ -10,7 +10,7 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY
 from mainspring.core.model.runs.unique import Unique as UniqueKey
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     connection: object | None = None
     #: The runs or the calls of the same batch that it depends on, and the dependency rule.
     depends_on: tuple[Any, ...] = ()
-    when: Rule = Rule.ALL_SUCCEEDED
+    when: DependencyRule = DependencyRule.ALL_SUCCEEDED
     #: For a task that is declared elsewhere: the options that the caller sets, in the names of ``JobFields``. The
     #: task catalog has the others. None: all options are set here.
     given: frozenset[str] | None = None

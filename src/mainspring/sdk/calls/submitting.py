@@ -16,7 +16,7 @@ from mainspring.core.model.base.instant import Duration
 from mainspring.core.model.runs.names import check_name
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.transactions import Request, Transactional
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.sdk.arguments.named import NamedArguments
 from mainspring.sdk.backends.embedded import Backend, check_times, make_run_ids
 from mainspring.sdk.calls.new_runs import build_run, build_runs, collect_given_options
@@ -188,7 +188,7 @@ class Submitting:
         """Run a call on every live worker like ``broadcast``, from blocking code."""
         return [handle.sync for handle in self.block_on(self.broadcast(call))]
 
-    def _handles(self, wanted: Sequence[PreparedCall[T]], accepted: Sequence[Accepted]) -> list[RunHandle[T]]:
+    def _handles(self, wanted: Sequence[PreparedCall[T]], accepted: Sequence[SubmitResult]) -> list[RunHandle[T]]:
         handles: list[RunHandle[T]] = []
         for answer, call in zip(accepted, wanted, strict=True):
             if answer.conflict and isinstance(call.options.unique, str):

@@ -10,7 +10,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.budget import BudgetStatus
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.dead_letters import Watch
+from mainspring.core.model.runs.dead_letters import DeadLetterWatch
 from mainspring.core.model.runs.replay import Replay
 from mainspring.core.model.runs.retention import CLASSES, STANDARD
 from mainspring.core.model.runs.run import RunState
@@ -20,7 +20,7 @@ from mainspring.core.model.tasks.task_entry import KnownTask
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import AuditEntry
 from mainspring.core.ports.storage.catalog import JobVersion, Load, LogLine, Pause
-from mainspring.core.ports.storage.datacenters import Order
+from mainspring.core.ports.storage.datacenters import PreferenceOrder
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.store import EventBatch
 from mainspring.stores.memory.index import Index
@@ -122,7 +122,7 @@ class StoreData:
         self.unattempted: Counter[tuple[str, RunState]] = Counter()
         #: Known groups of dead letters, by (tenant, task, fingerprint), and the time up to which dead letters were
         #: grouped.
-        self.watches: dict[tuple[str, str, str], Watch] = {}
+        self.watches: dict[tuple[str, str, str], DeadLetterWatch] = {}
         self.watched_until: Instant = 0
         self.replays: dict[str, Replay] = {}
 
@@ -145,7 +145,7 @@ class StoreData:
 
         self.sessions: dict[SessionId, SessionRow] = {}
         #: Data center preference orders, by word.
-        self.preferences: dict[str, Order] = {}
+        self.preferences: dict[str, PreferenceOrder] = {}
         self.shard_rows = [ShardRow() for _ in range(shards)]
 
         self.tenants: dict[str, Tenant] = {}

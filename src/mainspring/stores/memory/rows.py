@@ -9,7 +9,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.cluster.labels import has_all
-from mainspring.core.model.limits.limits import Gate as Limit
+from mainspring.core.model.limits.limits import Limiter as Limit
 from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retention import STANDARD
@@ -18,8 +18,8 @@ from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.runs.view import Progress, RunView
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.model.schedules.slo import SloState
-from mainspring.core.model.workflows.dependencies import Rule
-from mainspring.core.ports.storage.datacenters import Order
+from mainspring.core.model.workflows.dependencies import DependencyRule
+from mainspring.core.ports.storage.datacenters import PreferenceOrder
 from mainspring.stores.memory.index import Index
 
 #: The label set that runs require, or the only session that may take them.
@@ -93,7 +93,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     blocked_by: int | None = None
     #: For a run with dependencies: its rule, the number of parents, whether it still waits for them, and its relative
     #: time limits, which count from when the rule is met.
-    rule: Rule | None = None
+    rule: DependencyRule | None = None
     parents: int = 0
     waits_for_parents: bool = False
     start_within: Micros | None = None
@@ -150,7 +150,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             deadline=self.deadline,
             job_id=self.job_id,
             scheduled_at=self.scheduled_at,
-            lets_go=self.key_lock is not None or self.paces_job or bool(self.limits) or self.has_children,
+            unblocks_others=self.key_lock is not None or self.paces_job or bool(self.limits) or self.has_children,
             cancel_requested=self.cancel_at is not None,
             state=self.checkpoint,
             ready_at=self.ready_at,
@@ -196,7 +196,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             target=self.target,
             parents=self.parents,
             rule=self.rule,
-            gate=self.blocked_by,
+            limiter=self.blocked_by,
             kept_as=self.kept_as,
             payload=self.payload if with_payload else None,
         )
@@ -298,7 +298,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     def alive(self, now: Instant) -> bool:
         return not self.dead and not self.expired(now)
 
-    def may_take(self, label_set: LabelSet, orders: Mapping[str, Order]) -> bool:
+    def may_take(self, label_set: LabelSet, orders: Mapping[str, PreferenceOrder]) -> bool:
         if not isinstance(label_set, tuple):
             return label_set == self.id
         if ANY_LABEL in self.labels:

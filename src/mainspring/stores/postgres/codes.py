@@ -7,7 +7,7 @@ from mainspring.core.model.limits.limits import BREAKER, PER_PERIOD
 from mainspring.core.model.runs.rank import HEAD_START, IDLE, LATE_PENALTY
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.model.schedules.job import JobState
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 
 STATE_CODES: dict[RunState, int] = {
     RunState.SCHEDULED: 1,
@@ -38,11 +38,11 @@ JOB_STATE_CODES: dict[JobState, int] = {
     JobState.CANCELLED: 4,
 }
 JOB_STATES = {code: state for state, code in JOB_STATE_CODES.items()}
-RULE_CODES: dict[Rule, int] = {
-    Rule.ALL_SUCCEEDED: 1,
-    Rule.ALL_DONE: 2,
-    Rule.ANY_SUCCEEDED: 3,
-    Rule.ANY_FAILED: 4,
+RULE_CODES: dict[DependencyRule, int] = {
+    DependencyRule.ALL_SUCCEEDED: 1,
+    DependencyRule.ALL_DONE: 2,
+    DependencyRule.ANY_SUCCEEDED: 3,
+    DependencyRule.ANY_FAILED: 4,
 }
 RULES = {code: rule for rule, code in RULE_CODES.items()}
 

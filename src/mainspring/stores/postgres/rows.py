@@ -145,7 +145,7 @@ def build_held_runs(
             deadline=row["deadline"],
             job_id=row["job_id"],
             scheduled_at=row["scheduled_at"],
-            lets_go=row["key_lock"] is not None
+            unblocks_others=row["key_lock"] is not None
             or row["origin"] == TICK_OF_DELAY
             or row["limits"] is not None
             or row["has_children"] is not None,
@@ -240,7 +240,7 @@ def build_run_view(row: asyncpg.Record, names: NameCache, policies: PolicyCodec)
         target=row["target"],
         parents=row["parents"] or 0,
         rule=None if row["rule"] is None else RULES[row["rule"]],
-        gate=row["waits"],
+        limiter=row["waits"],
         kept_as=_class_of_history(row["class"]),
         payload=row["payload"],
     )

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.transactions import Request
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.postgres.codes import STATES, NameKind
 from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, StatementRunner
 from mainspring.stores.postgres.rows import class_number, compute_key_lock, encode_about
@@ -96,8 +96,8 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
             asked |= {"key": wanted.key.hex(), "fingerprint": wanted.fingerprint.hex()}
         return {name: value for name, value in asked.items() if value is not None}
 
-    def read_answer(self, answer: str) -> list[Accepted]:
-        return [Accepted(RunId(run), STATES[state], new, conflict) for run, state, new, conflict in _decode(answer)]
+    def read_answer(self, answer: str) -> list[SubmitResult]:
+        return [SubmitResult(RunId(run), STATES[state], new, conflict) for run, state, new, conflict in _decode(answer)]
 
     def refused(self, code: str) -> Invalid | None:
         schema = self._database.schema
@@ -194,7 +194,7 @@ class HandlerTransaction(WorkerMixin):
         await connection.execute(
             f"SET LOCAL enable_seqscan = off; SET LOCAL idle_in_transaction_session_timeout = '{_COMMITS_WITHIN}'"
         )
-        if completion.lets_go:
+        if completion.unblocks_others:
             rows, _ = await self._complete_keyed(connection, [completion])
         else:
             rows = await connection.fetch(*self._db.sql["complete_succeeded"].bind(**_succeeded([completion])))
@@ -223,7 +223,7 @@ async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Tr
 
 
 def _pack_limits(run: NewRun) -> list[int] | None:
-    text = pack_limits(run.policy.gates(run.tenant, run.task))
+    text = pack_limits(run.policy.limiters(run.tenant, run.task))
     return None if text is None else [int(number) for number in text[1:-1].split(",")]
 
 

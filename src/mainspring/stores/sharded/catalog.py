@@ -7,12 +7,12 @@ from typing import Literal
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.cluster.placement import places_of
-from mainspring.core.model.limits.limits import GateState
+from mainspring.core.model.limits.limits import LimiterState
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.model.schedules.slo import SloState
-from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.core.ports.storage.catalog import LogLine, Reads, SessionView
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded import merging
@@ -69,10 +69,10 @@ class ShardedCatalogMixin(ShardedReadMixin):
             self._servers.of_id(run), lambda store: store.ahead_of(run), lambda found: found is None
         )
 
-    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+    async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
         # The number does not tell the server of the limiter; the other servers have no state for it.
-        found = await self._servers.everywhere(lambda store: store.gate(number, limit))
-        return max(found, key=lambda gate: (gate[0] != GateState(), len(gate[1])))
+        found = await self._servers.everywhere(lambda store: store.limiter(number, limit))
+        return max(found, key=lambda gate: (gate[0] != LimiterState(), len(gate[1])))
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
         return await self._servers.spread(runs, self._servers.of_id, PostgresStore.held, lambda found: found is None)
@@ -107,9 +107,9 @@ class ShardedCatalogMixin(ShardedReadMixin):
     async def backfilled(self, job: JobId, since: Instant, until: Instant) -> dict[Instant, RunId]:
         return await self._servers.at(self._servers.of_id(job), lambda store: store.backfilled(job, since, until))
 
-    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
-        async def call(store: PostgresStore, mine: Sequence[str]) -> list[list[Almanac]]:
-            found = await store.almanacs(mine)
+    async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
+        async def call(store: PostgresStore, mine: Sequence[str]) -> list[list[TenantCalendars]]:
+            found = await store.tenant_calendars(mine)
             return [[almanac for almanac in found if almanac.tenant == tenant] for tenant in mine]
 
         answers = await self._servers.spread(list(tenants), self._servers.of_tenant, call)

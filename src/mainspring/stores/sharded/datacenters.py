@@ -10,36 +10,36 @@ import msgspec
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.clock_guard import ClockReading
-from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.merging import merge_by
 from mainspring.stores.sharded.mixin import ShardedMixin
 
 
 class ShardedDataCenterMixin(ShardedMixin):
-    async def places(self) -> list[Place]:
-        found = await self._servers.those_there(PostgresStore.places)
+    async def datacenters(self) -> list[DatacenterStatus]:
+        found = await self._servers.those_there(PostgresStore.datacenters)
         return sorted(merge_by(chain(*found.values()), lambda place: place.name, _both), key=lambda place: place.name)
 
-    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
-        await self._servers.those_there(lambda store: store.say_where(session, datacenter, version))
+    async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
+        await self._servers.those_there(lambda store: store.set_datacenter(session, datacenter, version))
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         await self._servers.those_there(lambda store: store.tell_clock(sessions, reading, tzdata))
 
-    async def serve_orders(self) -> list[Order]:
+    async def serve_orders(self) -> list[PreferenceOrder]:
         return _by_word((await self._servers.those_there(PostgresStore.serve_orders)).values())
 
-    async def orders(self) -> list[Order]:
+    async def orders(self) -> list[PreferenceOrder]:
         return _by_word((await self._servers.those_there(PostgresStore.orders)).values())
 
-    async def place_loads(self) -> list[PlaceLoad]:
-        found = await self._servers.everywhere(PostgresStore.place_loads)
+    async def datacenter_loads(self) -> list[DatacenterLoad]:
+        found = await self._servers.everywhere(PostgresStore.datacenter_loads)
         return sorted(merge_by(chain(*found), lambda load: load.name, _sum), key=lambda load: load.name)
 
 
-def _both(one: Place, other: Place) -> Place:
-    return Place(
+def _both(one: DatacenterStatus, other: DatacenterStatus) -> DatacenterStatus:
+    return DatacenterStatus(
         name=one.name,
         workers=max(one.workers, other.workers),
         draining=max(one.draining, other.draining),
@@ -48,8 +48,8 @@ def _both(one: Place, other: Place) -> Place:
     )
 
 
-def _sum(one: PlaceLoad, other: PlaceLoad) -> PlaceLoad:
-    return PlaceLoad(
+def _sum(one: DatacenterLoad, other: DatacenterLoad) -> DatacenterLoad:
+    return DatacenterLoad(
         name=one.name,
         queued=one.queued + other.queued,
         running=one.running + other.running,
@@ -57,7 +57,7 @@ def _sum(one: PlaceLoad, other: PlaceLoad) -> PlaceLoad:
     )
 
 
-def _by_word(orders: Collection[list[Order]]) -> list[Order]:
+def _by_word(orders: Collection[list[PreferenceOrder]]) -> list[PreferenceOrder]:
     """Merge the orders by word. Every server serves them by itself, by the same rule."""
     return merge_by(
         chain(*orders),

@@ -24,11 +24,11 @@ class ShardedEventMixin(ShardedMixin):
     async def hint_key(self) -> str:
         return await self._servers.all[0].ask(PostgresStore.hint_key)
 
-    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
-        return await self._hints(lambda store: store.hints_of(runs))
+    async def find_hints(self, runs: Sequence[RunId]) -> list[Hint]:
+        return await self._hints(lambda store: store.find_hints(runs))
 
-    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
-        return await self._hints(lambda store: store.hints_ready(queues, limit))
+    async def find_ready_hints(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        return await self._hints(lambda store: store.find_ready_hints(queues, limit))
 
     async def _hints(self, call: Callable[[PostgresStore], Awaitable[list[Hint]]]) -> list[Hint]:
         return [hint for found in (await self._servers.those_there(call)).values() for hint in found]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.core.model.cluster.diagnosis import Finding, diagnose
-from mainspring.core.ports.health import Examination, Health, Vitals
+from mainspring.core.ports.health import Examination, StoreHealth, Vitals
 
 
 class ShardedHealth:
-    def __init__(self, servers: Sequence[tuple[str, Health]]) -> None:
+    def __init__(self, servers: Sequence[tuple[str, StoreHealth]]) -> None:
         """``servers``: each server's health checks, with the name of the server."""
         self._servers = servers
 

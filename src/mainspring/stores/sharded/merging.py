@@ -10,7 +10,7 @@ from mainspring.core.model.runs.usage import Usage
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import DeadGroup, Load, Minute, Page, SessionView, Standings, Timings
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 from mainspring.stores.depths import earliest, merge_pinned
 
 T = TypeVar("T")
@@ -65,9 +65,9 @@ def both_sessions(one: SessionView, other: SessionView) -> SessionView:
     )
 
 
-def merge_depths(depths: Iterable[Depth]) -> list[Depth]:
-    def both(one: Depth, other: Depth) -> Depth:
-        return Depth(
+def merge_depths(depths: Iterable[QueueBacklog]) -> list[QueueBacklog]:
+    def both(one: QueueBacklog, other: QueueBacklog) -> QueueBacklog:
+        return QueueBacklog(
             queue=one.queue,
             queued=one.queued + other.queued,
             running=one.running + other.running,

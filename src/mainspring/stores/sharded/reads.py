@@ -29,7 +29,7 @@ from mainspring.core.ports.storage.catalog import (
     Standings,
     Timings,
 )
-from mainspring.core.store import Depth
+from mainspring.core.store import QueueBacklog
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.work.placement_groups import MOST_SERVERS
 from mainspring.stores.sharded import merging
@@ -104,7 +104,7 @@ class ShardedReadMixin(ShardedMixin):
     async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
         return await self._by_id(run, lambda store: store.log_before(run, before, limit))
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         return merging.merge_depths(await self._joined(lambda store: store.depths(tenant)))
 
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:

@@ -14,8 +14,8 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.schedules.job import Fire, Job
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.core.ports.storage.coordination import Membership
-from mainspring.core.ports.storage.slos import SloDue, SloSettled
-from mainspring.core.store import Fired, Retention, Staged, Unattempted
+from mainspring.core.ports.storage.slos import SloDue, SloResult
+from mainspring.core.store import FireResult, Retention, StageResult, UnattemptedRuns
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.mixin import ShardedMixin
 
@@ -71,9 +71,9 @@ class ShardedSchedulerMixin(ShardedMixin):
     async def leave(self, member: SessionId) -> None:
         await self._servers.everywhere(lambda store: store.leave(member))
 
-    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         parts = await self._servers.everywhere(lambda store: store.stage(owner, shards, limit))
-        return Staged(
+        return StageResult(
             now=min(part.now for part in parts),
             runs=sum(part.runs for part in parts),
             queues=tuple(sorted({queue for part in parts for queue in part.queues})),
@@ -89,8 +89,8 @@ class ShardedSchedulerMixin(ShardedMixin):
         parts = await self._servers.everywhere(lambda store: store.due_jobs(shards, until, limit))
         return sorted((job for part in parts for job in part), key=lambda job: (job.next_fire or 0, job.id))[:limit]
 
-    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
-        async def call(store: PostgresStore, mine: Sequence[Fire]) -> list[Fired]:
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
+        async def call(store: PostgresStore, mine: Sequence[Fire]) -> list[FireResult]:
             return await store.fire(owner, mine)
 
         return await self._servers.spread(fires, lambda fire: self._servers.of_id(fire.job.id), call)
@@ -112,7 +112,7 @@ class ShardedSchedulerMixin(ShardedMixin):
     async def sweep(self, limit: int) -> int:
         return sum((await self._servers.those_there(lambda store: store.sweep(limit))).values())
 
-    async def tidy(self) -> list[Unattempted]:
+    async def tidy(self) -> list[UnattemptedRuns]:
         parts = await self._servers.those_there(PostgresStore.tidy)
         return [one for part in parts.values() for one in part]
 
@@ -126,8 +126,8 @@ class ShardedSchedulerMixin(ShardedMixin):
         parts = await self._servers.those_there(lambda store: store.slos_due(limit))
         return [due for part in parts.values() for due in part][:limit]
 
-    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
-        async def call(store: PostgresStore, mine: Sequence[SloSettled]) -> list[int]:
-            return [await store.settle_slos(mine), *[0] * (len(mine) - 1)]
+    async def save_slos(self, settled: Sequence[SloResult]) -> int:
+        async def call(store: PostgresStore, mine: Sequence[SloResult]) -> list[int]:
+            return [await store.save_slos(mine), *[0] * (len(mine) - 1)]
 
         return sum(await self._servers.spread(settled, lambda item: self._servers.of_id(item.job), call))

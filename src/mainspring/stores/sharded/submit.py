@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Accepted, Put
+from mainspring.core.store import PutResult, SubmitResult
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.mixin import ShardedMixin
 
@@ -22,7 +22,7 @@ class ShardedSubmitMixin(ShardedMixin):
         home = self._servers.homes.get(self._servers.of_id(run.id))
         return -1 if home is None else home.number
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         placed = False
         for run in runs:
             self._check_group(run)
@@ -50,7 +50,7 @@ class ShardedSubmitMixin(ShardedMixin):
                         "runs of the same tenant and placement",
                     )
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         for job in jobs:
             self._check_job(job)
         return await self._servers.spread(jobs, lambda job: self._servers.of_id(job.id), PostgresStore.put_jobs)

@@ -11,13 +11,13 @@ from mainspring.core.model.limits.budget import Budget, BudgetStatus
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.replay import Replay
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.merging import merge_by
 from mainspring.stores.sharded.mixin import ShardedMixin
@@ -32,14 +32,14 @@ class ShardedUserChangeMixin(ShardedMixin):
     async def _first_of_all(self, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
         return (await self._servers.one_after_the_other(call))[0]
 
-    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> SubmitResult | None:
         return await self._servers.at(
             self._servers.of_id(run.id),
             lambda store: store.edit_run(run, author, was=was),
             lambda found: found is None,
         )
 
-    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+    async def finish(self, ends: Sequence[KnownOutcome], author: Author) -> dict[RunId, RunState]:
         known = {end.run: end for end in ends}
 
         async def call(store: PostgresStore, ids: Sequence[RunId]) -> list[RunState | None]:

@@ -36,7 +36,7 @@ _WORDS = {
 }
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AlertProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One problem in an alert."""
 
     problem: str
@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of one alert message."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[AlertProblem, ...] = ()
     #: The number of further problems that are not listed.
     more: int = 0
     #: The incident key for the problems that are not listed, and whether that incident is resolved.
@@ -116,7 +116,7 @@ def lines_of(notice: Notice) -> Iterator[str]:
         yield f"Held back since {isoformat(notice.held_since)}, by quiet hours or the channel's limit."
 
 
-def line_of(entry: Entry) -> str:
+def line_of(entry: AlertProblem) -> str:
     about = [f"{_plain(entry.name)} {_WORDS[entry.stage]}"]
     if entry.count > 1:
         about.append(f"{entry.count} failures since {isoformat(entry.since)}")
@@ -135,7 +135,7 @@ def line_of(entry: Entry) -> str:
     return " · ".join(about)
 
 
-def link_of(url: str, entry: Entry) -> str:
+def link_of(url: str, entry: AlertProblem) -> str:
     """Return the dashboard URL of the problem."""
     if not url:
         return ""
@@ -197,7 +197,7 @@ def pagerduty_bodies(notice: Notice, key: str, source: str) -> list[bytes]:
     return [msgspec.json.encode(event) for event in told]
 
 
-def _pagerduty_event(entry: Entry, url: str, key: str, source: str) -> dict[str, object]:
+def _pagerduty_event(entry: AlertProblem, url: str, key: str, source: str) -> dict[str, object]:
     if entry.stage is On.RECOVERED:
         return _resolve(key, entry.problem)
     details = {

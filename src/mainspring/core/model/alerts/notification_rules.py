@@ -43,7 +43,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
         return (On.DEAD, On.FAILED) if self.stage is On.DEAD else (self.stage,)
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     on: frozenset[On]
     #: The name of a channel, or ``owner``.
@@ -81,7 +81,7 @@ class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
     """The alert configuration: channels, rules and owners."""
 
     channels: Mapping[str, Channel] = {}
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AlertRule, ...] = ()
     #: The channel of each owner.
     owners: Mapping[str, str] = {}
     #: A problem has recovered after a success and this long without a failure.
@@ -117,7 +117,7 @@ class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
     def knows(self, target: str) -> bool:
         return target.partition(" ")[0] in self.channels
 
-    def _target(self, rule: Rule, trouble: Trouble) -> str:
+    def _target(self, rule: AlertRule, trouble: Trouble) -> str:
         name = rule.to
         if name == OWNER:
             name = self.owners.get(trouble.owner, self.owners.get(_OTHERS, "")) if trouble.owner else ""
@@ -165,7 +165,7 @@ def _names(known: Mapping[str, Channel]) -> str:
     return f"one of {', '.join(known)}" if known else "notifications.channels is empty"
 
 
-def _read(name: str, words: tuple[str, ...], field: str) -> Rule:
+def _read(name: str, words: tuple[str, ...], field: str) -> AlertRule:
     check_name(field, name)
     given: dict[str, list[str]] = {word: [] for word in ("on", "to", "task", "queue", "job", "tag", "tenant")}
     urgent = False
@@ -186,7 +186,7 @@ def _read(name: str, words: tuple[str, ...], field: str) -> Rule:
     tenant = (given["tenant"] or ["default"])[0]
     if tenant != ALL_TENANTS:
         check_tenant(field, tenant)
-    return Rule(
+    return AlertRule(
         name=name,
         on=frozenset(_stages(given["on"], field)),
         to=given["to"][0],

@@ -19,7 +19,7 @@ _BOUNDS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"
 PATTERNS: dict[str, tuple[str, str]] = {}
 
 
-class Misread(msgspec.Struct, frozen=True):
+class DecodeError(msgspec.Struct, frozen=True):
     """A decode error: the field (empty: the whole document), the problem, and a hint."""
 
     field: str
@@ -27,7 +27,7 @@ class Misread(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") -> Misread:
+def explain_decode_error(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") -> DecodeError:
     """Parse an error of msgspec such as ``Expected `int`, got `str` - at `$.priority```.
 
     The error omits the keys of tables, which are looked up in ``data``, and the words of a choice, which are looked up
@@ -46,12 +46,12 @@ def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") ->
         hint = "" if is_key or kind is None else ", ".join(_words(inspect.type_info(kind), steps))
     if reason.startswith(_MISSING):
         name = reason.removeprefix(_MISSING).strip("'")
-        return Misread(f"{field}.{name}" if field else name, "is missing")
+        return DecodeError(f"{field}.{name}" if field else name, "is missing")
     if reason.startswith(_UNKNOWN):
         name = reason.removeprefix(_UNKNOWN).strip("'")
         meant = "" if kind is None else suggest(name, _fields(inspect.type_info(kind), steps))
         found = explain_unknown([Unknown(f"{field}.{name}" if field else name, meant)])
-        return Misread(found.field, found.reason, found.hint)
+        return DecodeError(found.field, found.reason, found.hint)
     _, has_pattern, pattern = reason.partition(" matching regex ")
     if has_pattern:
         reason, hint = PATTERNS.get(pattern, ("does not have the right form", ""))
@@ -63,14 +63,16 @@ def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") ->
         reason = reason[:1].lower() + reason[1:]
     if is_key:
         reason = f"a name in it{'' if known[-1] == '...' else f' ({known[-1]!r:.60})'}: {reason}"
-    return Misread(field, reason, hint)
+    return DecodeError(field, reason, hint)
 
 
-def misread_payload(error: msgspec.MsgspecError | RecursionError, kind: Any, payload: bytes, example: str) -> Invalid:
+def explain_payload_error(
+    error: msgspec.MsgspecError | RecursionError, kind: Any, payload: bytes, example: str
+) -> Invalid:
     """Return the decode error of a job's payload."""
     if isinstance(error, RecursionError):
         return Invalid("payload", "is nested too deeply")
-    found = misread(error, kind, payload)
+    found = explain_decode_error(error, kind, payload)
     return Invalid(f"payload.{found.field}".rstrip("."), found.reason, found.hint or example)
 
 

@@ -9,7 +9,7 @@ _VARYING = re.compile(r"""'[^']*'|"[^"]*"|\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{8,}\b
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 
 
-def fingerprint_of(reason: str, error: str) -> str:
+def compute_fingerprint(reason: str, error: str) -> str:
     """Return 16 hexadecimal digits, the same for errors of one kind. The task is not included."""
     digest = hashlib.blake2b(f"{reason}\0{kind_of(error)}".encode("utf-8", "replace"), digest_size=8)
     return digest.hexdigest()

@@ -20,7 +20,7 @@ _SHAPE = re.compile(
 _ROOT = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,9}")
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
+class CoordinatorAddress(msgspec.Struct, frozen=True, kw_only=True):
     """A coordinator outside the store, and how to connect to it."""
 
     kind: str
@@ -33,7 +33,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
 
 
-def read_coordination(text: str, field: str = "coordination") -> Engine | None:
+def read_coordination(text: str, field: str = "coordination") -> CoordinatorAddress | None:
     """Parse the setting. None: the store itself coordinates."""
     if text == STORE:
         return None
@@ -51,7 +51,7 @@ def read_coordination(text: str, field: str = "coordination") -> Engine | None:
             raise Invalid(field, "names several servers of Redis", "one: redis://host:6379/0")
         if root and not (root.isascii() and root.isdecimal()):
             raise Invalid(field, f"{root!r:.80} is not the number of a database", "for example redis://host:6379/0")
-        return Engine(kind=kind, url=text, nodes=nodes, tls=tls)
+        return CoordinatorAddress(kind=kind, url=text, nodes=nodes, tls=tls)
     if root and not _ROOT.fullmatch(root):
         raise Invalid(
             field, f"{root!r:.80} cannot be what its keys are filed under", "for example etcd://host:2379/production"
@@ -60,4 +60,6 @@ def read_coordination(text: str, field: str = "coordination") -> Engine | None:
     if who is not None and not (name and colon):
         raise Invalid(field, "has a user without a password", f"{scheme}://user:password@host:{_PORTS[scheme]}")
     credentials = (unquote(name), unquote(password)) if who is not None else None
-    return Engine(kind=kind, url=text, nodes=nodes, root=root or "mainspring", credentials=credentials, tls=tls)
+    return CoordinatorAddress(
+        kind=kind, url=text, nodes=nodes, root=root or "mainspring", credentials=credentials, tls=tls
+    )

@@ -30,7 +30,7 @@ class Hint(msgspec.Struct, frozen=True):
     datacenter: str = ""
 
 
-class Sealer:
+class HintCodec:
     """Encodes hints as messages, and decodes messages that were created with the same key for the same queue.
 
     All messages have the same length. The same run, queue and rank give the same message, so a broker can detect
@@ -53,12 +53,12 @@ class Sealer:
         if not hmac.compare_digest(message[_ID + _RANK :], self._seal(body, queue)):
             return None
         run = body[:_ID].hex()
-        return Hint(RunId(run), queue, rank_of_message(message)) if is_id(run) else None
+        return Hint(RunId(run), queue, read_rank(message)) if is_id(run) else None
 
     def _seal(self, body: bytes, queue: str) -> bytes:
         return hashlib.blake2b(body + queue.encode(), key=self._key, digest_size=_SEAL).digest()
 
 
-def rank_of_message(message: bytes) -> int:
+def read_rank(message: bytes) -> int:
     """Return the rank in a message. The value is arbitrary if the message was not authenticated."""
     return int.from_bytes(message[_ID : _ID + _RANK], "big", signed=True)

@@ -30,7 +30,7 @@ class Topic(StrEnum):
 PARTITIONS = {Topic.JOBS: 20, Topic.WORKERS: 10, Topic.DEPENDENCIES: 10}
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class EventKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of change in the outbox, and the events published for it."""
 
     #: The event types of this change; some changes have several.
@@ -42,18 +42,18 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     explained: bool = False
 
 
-def _run(kind: str, says: str, *, explained: bool = False) -> Kind:
-    return Kind(types=(kind,), says=says, explained=explained)
+def _run(kind: str, says: str, *, explained: bool = False) -> EventKind:
+    return EventKind(types=(kind,), says=says, explained=explained)
 
 
-KINDS: Mapping[str, Kind] = {
-    "run.submitted": Kind(
+KINDS: Mapping[str, EventKind] = {
+    "run.submitted": EventKind(
         types=("job.submitted",), says="a run was made: by a submit, by a tick of a schedule, or by another run"
     ),
     "run.queued": _run("run.queued", "it waited for its time or for others, and is queued now"),
     "run.started": _run("run.started", "a worker has claimed it: an attempt began"),
     "run.succeeded": _run("run.succeeded", "it has succeeded"),
-    "run.failed": Kind(
+    "run.failed": EventKind(
         types=("run.failed", "run.dead"),
         says="it has failed and is not tried again: it is a dead letter. Both are told of each",
         explained=True,
@@ -66,21 +66,23 @@ KINDS: Mapping[str, Kind] = {
     "run.cancel_requested": _run("run.cancel_requested", "it runs, and was asked to stop"),
     "dead_letters.opened": _run("dead_letters.opened", "the first of a group of dead letters; the run is the newest"),
     "dead_letters.growing": _run("dead_letters.growing", "a group of dead letters grows; the run is the newest"),
-    "job.slo_missed": Kind(types=("job.slo_missed",), says="a recurring job misses its objective", subject="job"),
-    "job.slo_recovered": Kind(types=("job.slo_recovered",), says="it meets its objective again", subject="job"),
-    "budget.warned": Kind(types=("budget.warned",), says="a budget is nearly spent", subject="budget"),
-    "budget.exceeded": Kind(types=("budget.exceeded",), says="a budget is spent", subject="budget"),
-    "worker.joined": Kind(types=("worker.joined",), says="a worker has begun", topic=Topic.WORKERS, subject="worker"),
-    "worker.left": Kind(
+    "job.slo_missed": EventKind(types=("job.slo_missed",), says="a recurring job misses its objective", subject="job"),
+    "job.slo_recovered": EventKind(types=("job.slo_recovered",), says="it meets its objective again", subject="job"),
+    "budget.warned": EventKind(types=("budget.warned",), says="a budget is nearly spent", subject="budget"),
+    "budget.exceeded": EventKind(types=("budget.exceeded",), says="a budget is spent", subject="budget"),
+    "worker.joined": EventKind(
+        types=("worker.joined",), says="a worker has begun", topic=Topic.WORKERS, subject="worker"
+    ),
+    "worker.left": EventKind(
         types=("worker.left",), says="it has left in good order", topic=Topic.WORKERS, subject="worker"
     ),
-    "worker.lost": Kind(
+    "worker.lost": EventKind(
         types=("worker.lost",),
         says="it was silent for a whole lease: its runs go to others",
         topic=Topic.WORKERS,
         subject="worker",
     ),
-    "dependency.resolved": Kind(
+    "dependency.resolved": EventKind(
         types=("dependency.resolved",),
         says="the runs that it waited for have ended as it wanted: it goes on",
         topic=Topic.DEPENDENCIES,
@@ -177,9 +179,9 @@ def subject_of_worker(facts: WorkerFacts) -> Subject:
     return Subject(str(facts.id), data=_inside(said))
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> EventKind:
     """Return the kind with this name. An unknown name, written by a newer version, is its own event type."""
-    return KINDS.get(name) or Kind(types=(name,), says="")
+    return KINDS.get(name) or EventKind(types=(name,), says="")
 
 
 def id_of_worker(session: SessionId) -> str:

@@ -5,23 +5,32 @@ from collections.abc import Sequence
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.explain.reason import Holder, Reason
-from mainspring.core.model.limits.limits import BREAKER, GateState, gates_of, room, room_comes_at, words_of
+from mainspring.core.model.limits.limits import (
+    BREAKER,
+    LimiterState,
+    build_limiters,
+    describe_limiter,
+    room,
+    room_comes_at,
+)
 from mainspring.core.model.runs.view import RunView
 
 #: The maximum number of holders named.
 NAMED = 5
 
 
-def reason_of_limit(run: RunView, state: GateState, inside: Sequence[RunId], now: Instant) -> Reason:
+def reason_of_limit(run: RunView, state: LimiterState, inside: Sequence[RunId], now: Instant) -> Reason:
     """Return the reason for a run that a limiter blocks, from the limiter's state and some of the runs that hold it."""
-    assert run.gate is not None
+    assert run.limiter is not None
     policy = run.policy
-    gate = next(
-        gate for gate in gates_of(run.tenant, run.task, policy.limits, policy.breaker) if gate.number == run.gate
+    limiter = next(
+        limiter
+        for limiter in build_limiters(run.tenant, run.task, policy.limits, policy.breaker)
+        if limiter.number == run.limiter
     )
-    words = f"it waits for {words_of(run.gate, run.tenant, run.task, policy.limits, policy.breaker)}"
-    comes = now if room(gate, state, now) else room_comes_at(gate, state, now)
-    if gate.kind == BREAKER:
+    words = f"it waits for {describe_limiter(run.limiter, run.tenant, run.task, policy.limits, policy.breaker)}"
+    comes = now if room(limiter, state, now) else room_comes_at(limiter, state, now)
+    if limiter.kind == BREAKER:
         words = words.removeprefix("it waits for ")
         ahead = state.used > 0
         words += "; one run has gone ahead" if ahead else "; when its pause ends, one run goes ahead"

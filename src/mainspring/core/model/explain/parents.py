@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from mainspring.core.model.explain.reason import Holder, Reason
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
+from mainspring.core.model.workflows.dependencies import DependencyRule, EndedParent, decide
 
 #: The maximum number of open dependencies named.
 NAMED = 5
 
 _WAITS = {
-    Rule.ALL_SUCCEEDED: "for all of {} other runs to succeed",
-    Rule.ALL_DONE: "for all of {} other runs to end",
-    Rule.ANY_SUCCEEDED: "for one of {} other runs to succeed",
-    Rule.ANY_FAILED: "for one of {} other runs to fail",
+    DependencyRule.ALL_SUCCEEDED: "for all of {} other runs to succeed",
+    DependencyRule.ALL_DONE: "for all of {} other runs to end",
+    DependencyRule.ANY_SUCCEEDED: "for one of {} other runs to succeed",
+    DependencyRule.ANY_FAILED: "for one of {} other runs to fail",
 }
 
 
 def reason_of_parents(run: RunView, parents: Sequence[RunView]) -> Reason | None:
     """Return the reason for a blocked run. None: its dependencies no longer block it, and something else does."""
-    rule = run.rule or Rule.ALL_SUCCEEDED
+    rule = run.rule or DependencyRule.ALL_SUCCEEDED
     states = Counter(parent.state for parent in parents)
     ended = sum(count for state, count in states.items() if state.ended)
     succeeded = states[RunState.SUCCEEDED]
     # Dependencies that are no longer stored have ended.
     gone = run.parents - len(parents)
-    so_far = Ended(
+    so_far = EndedParent(
         parents=run.parents, succeeded=succeeded + gone, otherwise=ended - succeeded, failed=states[RunState.FAILED]
     )
     if decide(rule, so_far) != "wait":

@@ -58,7 +58,7 @@ class PausedBy(msgspec.Struct, frozen=True, kw_only=True):
         return f"POST /v1/queues/{self.queue}/resume, by an operator {who}"
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class RunSituation(msgspec.Struct, frozen=True, kw_only=True):
     """What the store knows about a run that has not started."""
 
     now: Instant
@@ -93,7 +93,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[Reason, ...] = ()
 
 
-class Explained(msgspec.Struct, frozen=True):
+class RunExplanation(msgspec.Struct, frozen=True):
     """The reasons, most important first."""
 
     because: list[Reason]
@@ -108,7 +108,7 @@ class Explained(msgspec.Struct, frozen=True):
         return [reason.hint for reason in self.because if reason.hint]
 
 
-def explain(run: RunView, facts: Facts) -> Explained:
+def explain(run: RunView, facts: RunSituation) -> RunExplanation:
     match run.state:
         case RunState.SCHEDULED:
             ahead = [Reason(code="no-worker", words=words) for words in facts.obstacles]
@@ -120,19 +120,19 @@ def explain(run: RunView, facts: Facts) -> Explained:
             held_back = [*facts.also, *_held_back(run, facts)]
             return _waits(held_back or [_lowered(_in_queue(run, facts), facts)], facts)
         case RunState.RUNNING:
-            return Explained([_running(run, facts)])
+            return RunExplanation([_running(run, facts)])
         case RunState.CANCELLING:
-            return Explained([_cancelling(run)])
+            return RunExplanation([_cancelling(run)])
         case _:
-            return Explained([_ended(run)])
+            return RunExplanation([_ended(run)])
 
 
-def _waits(because: list[Reason], facts: Facts) -> Explained:
+def _waits(because: list[Reason], facts: RunSituation) -> RunExplanation:
     can_start = over_at(because)
-    return Explained(because, None if can_start is None else max(can_start, facts.now))
+    return RunExplanation(because, None if can_start is None else max(can_start, facts.now))
 
 
-def _scheduled(run: RunView, facts: Facts) -> Reason:
+def _scheduled(run: RunView, facts: RunSituation) -> Reason:
     if run.due > facts.now:
         wait = _roughly(run.due - facts.now)
         if run.attempt:
@@ -153,7 +153,7 @@ def _scheduled(run: RunView, facts: Facts) -> Reason:
     return Reason(code="staging", words=f"it is due since {late} and about to be queued", until=facts.now)
 
 
-def _in_line(run: RunView, facts: Facts) -> Reason:
+def _in_line(run: RunView, facts: RunSituation) -> Reason:
     holder = f" of run {facts.key_holder}" if facts.key_holder else ""
     holders = (Holder("run", facts.key_holder),) if facts.key_holder else ()
     if run.policy.ordering_key:
@@ -163,7 +163,7 @@ def _in_line(run: RunView, facts: Facts) -> Reason:
     return Reason(code=code, words=f"it waits for {key}: it is the turn{holder}", holders=holders)
 
 
-def _held_back(run: RunView, facts: Facts) -> list[Reason]:
+def _held_back(run: RunView, facts: RunSituation) -> list[Reason]:
     """Return the reasons that a free slot would not remove."""
     found = []
     paused = facts.paused
@@ -203,7 +203,7 @@ def _held_back(run: RunView, facts: Facts) -> list[Reason]:
     return found
 
 
-def _other_priorities(run: RunView, facts: Facts) -> Reason:
+def _other_priorities(run: RunView, facts: RunSituation) -> Reason:
     taken = ", ".join(map(str, facts.other_priorities))
     return Reason(
         code="no-worker",
@@ -212,7 +212,7 @@ def _other_priorities(run: RunView, facts: Facts) -> Reason:
     )
 
 
-def _lowered(reason: Reason, facts: Facts) -> Reason:
+def _lowered(reason: Reason, facts: RunSituation) -> Reason:
     """Add the budget to a reason. It does not keep the run from starting, so it is not a reason of its own."""
     if facts.lowered_by is None:
         return reason
@@ -222,7 +222,7 @@ def _lowered(reason: Reason, facts: Facts) -> Reason:
     return msgspec.structs.replace(reason, words=words, hint=hint, holders=holders)
 
 
-def _in_queue(run: RunView, facts: Facts) -> Reason:
+def _in_queue(run: RunView, facts: RunSituation) -> Reason:
     if facts.ahead and facts.policy.fair:
         # Runs of other tenants may start after it despite a better rank, so the start cannot be estimated.
         words = f"{words_of_turns(run, facts.policy)}; {facts.ahead} runs of all tenants have a better rank"
@@ -239,7 +239,7 @@ def _in_queue(run: RunView, facts: Facts) -> Reason:
     return Reason(code="next", words=words, until=facts.now)
 
 
-def _running(run: RunView, facts: Facts) -> Reason:
+def _running(run: RunView, facts: RunSituation) -> Reason:
     started = run.started_at or facts.now
     ends = started + run.policy.timeout
     return Reason(

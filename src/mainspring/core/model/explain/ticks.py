@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import Instant, format_duration, isoformat
 from mainspring.core.model.explain.reason import Holder, Reason
-from mainspring.core.model.explain.runs import Facts, explain
+from mainspring.core.model.explain.runs import RunSituation, explain
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
@@ -44,7 +44,7 @@ class TickFacts(msgspec.Struct, frozen=True, kw_only=True):
     schedulers: int = 0
 
 
-class TickExplained(msgspec.Struct, frozen=True, kw_only=True):
+class TickExplanation(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer
     #: The reasons, most important first.
     because: list[Reason]
@@ -55,13 +55,13 @@ class TickExplained(msgspec.Struct, frozen=True, kw_only=True):
     after: Instant | None = None
 
 
-def explain_tick(facts: TickFacts) -> TickExplained:
+def explain_tick(facts: TickFacts) -> TickExplanation:
     entry = _covering(facts)
     answer, because = _recorded(facts, entry) if entry is not None else _unrecorded(facts)
     if facts.backfill is not None:
         answer, because = _made_up(facts.backfill, facts.now, because)
     before, after = _nearest(facts)
-    return TickExplained(answer=answer, because=because, entry=entry, before=before, after=after)
+    return TickExplanation(answer=answer, because=because, entry=entry, before=before, after=after)
 
 
 def _covering(facts: TickFacts) -> LedgerEntry | None:
@@ -89,12 +89,12 @@ def _of_run(run: RunView, now: Instant) -> tuple[Answer, list[Reason]]:
         since = "" if run.started_at is None else f" since {isoformat(run.started_at)}"
         return "running", [Reason(code="running", words=f"run {run.id} runs{since}", holders=holder)]
     if not run.state.ended:
-        first = explain(run, Facts(now=now)).because[0] if run.state is RunState.SCHEDULED else None
+        first = explain(run, RunSituation(now=now)).because[0] if run.state is RunState.SCHEDULED else None
         words = f"run {run.id} is {run.state.value}{f': {first.words}' if first else ''}"
         hint = f"ask why: mainspring runs explain {run.id}"
         until = first.until if first else None
         return "waiting", [Reason(code=run.state.value, words=words, hint=hint, holders=holder, until=until)]
-    ended = explain(run, Facts(now=now)).because[0]
+    ended = explain(run, RunSituation(now=now)).because[0]
     took = "" if run.started_at is None else f", started {isoformat(run.started_at)}"
     words = f"run {run.id}: {ended.words}{took}"
     answer: Answer = "skipped" if run.started_at is None else "ran"

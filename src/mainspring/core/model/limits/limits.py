@@ -77,7 +77,7 @@ def check_limits(limits: tuple[Limit, ...]) -> None:
         raise Invalid("limits", "has a key twice")
 
 
-class Gate(msgspec.Struct, frozen=True, kw_only=True):
+class Limiter(msgspec.Struct, frozen=True, kw_only=True):
     """A limiter that a run must acquire, as the store saves it beside the run."""
 
     kind: int
@@ -90,32 +90,34 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     pause: Micros = 0
 
 
-def words_of(number: int, tenant: str, task: str, limits: tuple[Limit, ...], breaker: Breaker | None) -> str:
+def describe_limiter(number: int, tenant: str, task: str, limits: tuple[Limit, ...], breaker: Breaker | None) -> str:
     """Describe the limiter with this number for users."""
     for limit in limits:
-        if _gate(tenant, limit).number == number:
+        if _build_limiter(tenant, limit).number == number:
             per = "at a time" if limit.per is None else f"in {format_duration(limit.per)}"
             return f"limit {limit.key!r}: {limit.most} {per}"
     return f"the breaker of task {task!r} is open" if breaker is not None else ""
 
 
-def gates_of(tenant: str, task: str, limits: tuple[Limit, ...], breaker: Breaker | None) -> tuple[Gate, ...]:
+def build_limiters(tenant: str, task: str, limits: tuple[Limit, ...], breaker: Breaker | None) -> tuple[Limiter, ...]:
     """Return the limiters in the order of their numbers, in which they are locked."""
-    gates = [_gate(tenant, limit) for limit in limits]
+    limiters = [_build_limiter(tenant, limit) for limit in limits]
     if breaker is not None:
         number = stable_hash(f"breaker:{tenant}:{task}")
-        gates.append(Gate(kind=BREAKER, number=number, most=breaker.failures, per=breaker.within, pause=breaker.pause))
-    return tuple(sorted(gates, key=lambda gate: gate.number))
+        limiters.append(
+            Limiter(kind=BREAKER, number=number, most=breaker.failures, per=breaker.within, pause=breaker.pause)
+        )
+    return tuple(sorted(limiters, key=lambda limiter: limiter.number))
 
 
-def _gate(tenant: str, limit: Limit) -> Gate:
+def _build_limiter(tenant: str, limit: Limit) -> Limiter:
     if limit.per is None:
-        return Gate(kind=AT_A_TIME, number=stable_hash(f"limit:{tenant}:{limit.key}"), most=limit.most)
+        return Limiter(kind=AT_A_TIME, number=stable_hash(f"limit:{tenant}:{limit.key}"), most=limit.most)
     number = stable_hash(f"rate:{tenant}:{limit.per}:{limit.key}")
-    return Gate(kind=PER_PERIOD, number=number, most=limit.most, per=limit.per)
+    return Limiter(kind=PER_PERIOD, number=number, most=limit.most, per=limit.per)
 
 
-class GateState(msgspec.Struct, frozen=True, kw_only=True):
+class LimiterState(msgspec.Struct, frozen=True, kw_only=True):
     """The state row of a limiter."""
 
     #: The number of holders. For a rate limit: holders that have not started. For an open circuit breaker: the probe.
@@ -129,87 +131,91 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
 _FREE = 1 << 30
 
 
-def room(gate: Gate, state: GateState, now: Instant) -> int:
+def room(limiter: Limiter, state: LimiterState, now: Instant) -> int:
     """Return how many more runs may acquire the limiter now."""
-    match gate.kind:
+    match limiter.kind:
         case 1:  # AT_A_TIME
-            return max(gate.most - state.used, 0)
+            return max(limiter.most - state.used, 0)
         case 2:  # PER_PERIOD
-            return max(gate.most - state.used - len(recent(gate, state, now)), 0)
+            return max(limiter.most - state.used - len(recent(limiter, state, now)), 0)
         case _:
             if state.open_until is None:
                 return _FREE
             return 1 if state.used == 0 and now >= state.open_until else 0
 
 
-def recent(gate: Gate, state: GateState, now: Instant) -> tuple[Instant, ...]:
+def recent(limiter: Limiter, state: LimiterState, now: Instant) -> tuple[Instant, ...]:
     """Return the times that still count. A period excludes its start, so that two full periods can be adjacent."""
-    return tuple(at for at in state.times if at > now - gate.per)
+    return tuple(at for at in state.times if at > now - limiter.per)
 
 
-def room_comes_at(gate: Gate, state: GateState, now: Instant) -> Instant | None:
+def room_comes_at(limiter: Limiter, state: LimiterState, now: Instant) -> Instant | None:
     """Return when there will be room even if no run releases the limiter; None: never, or there is room already."""
-    if room(gate, state, now):
+    if room(limiter, state, now):
         return None
-    if gate.kind == PER_PERIOD:
+    if limiter.kind == PER_PERIOD:
         # So many starts must leave the period before one more fits. Holders that have not started free no room.
-        times = recent(gate, state, now)
-        surplus = state.used + len(times) - gate.most
-        return times[surplus] + gate.per if surplus < len(times) else None
-    if gate.kind == BREAKER and state.used == 0:
+        times = recent(limiter, state, now)
+        surplus = state.used + len(times) - limiter.most
+        return times[surplus] + limiter.per if surplus < len(times) else None
+    if limiter.kind == BREAKER and state.used == 0:
         return state.open_until
     return None
 
 
-def passed(gate: Gate, state: GateState) -> GateState:
+def passed(limiter: Limiter, state: LimiterState) -> LimiterState:
     """Return the state after one more run acquired the limiter."""
-    if gate.kind == BREAKER and state.open_until is None:
+    if limiter.kind == BREAKER and state.open_until is None:
         return state
     return msgspec.structs.replace(state, used=state.used + 1)
 
 
-def started(gate: Gate, state: GateState, now: Instant) -> GateState:
+def started(limiter: Limiter, state: LimiterState, now: Instant) -> LimiterState:
     """Return the state after a holder started. It counts by its start time from now on."""
-    if gate.kind != PER_PERIOD:
+    if limiter.kind != PER_PERIOD:
         return state
     # Keep all times that count: other limits with the key may have a larger ``most``.
-    return msgspec.structs.replace(state, used=max(state.used - 1, 0), times=(*recent(gate, state, now), now))
+    return msgspec.structs.replace(state, used=max(state.used - 1, 0), times=(*recent(limiter, state, now), now))
 
 
 Ending = Literal["succeeded", "failed", "other"]
 
 
-def left(gate: Gate, state: GateState, now: Instant, ending: Ending, *, started_at: Instant | None) -> GateState:
+def left(
+    limiter: Limiter, state: LimiterState, now: Instant, ending: Ending, *, started_at: Instant | None
+) -> LimiterState:
     """Return the state after a holder released the limiter: it succeeded, failed, or ended without information on the
     task.
 
     ``started_at`` is that of the attempt that has ended; None: it had not started.
     """
-    match gate.kind:
+    match limiter.kind:
         case 1:  # AT_A_TIME
             return msgspec.structs.replace(state, used=max(state.used - 1, 0))
         case 2:  # PER_PERIOD
             # A started run counts by its start time, however it ended.
             return state if started_at is not None else msgspec.structs.replace(state, used=max(state.used - 1, 0))
         case _:
-            return _after(gate, state, now, ending, started_at)
+            return _after(limiter, state, now, ending, started_at)
 
 
-def _after(gate: Gate, state: GateState, now: Instant, ending: Ending, started_at: Instant | None) -> GateState:
+def _after(
+    limiter: Limiter, state: LimiterState, now: Instant, ending: Ending, started_at: Instant | None
+) -> LimiterState:
     if state.open_until is None:
         if ending != "failed":
             return state
-        times = (*recent(gate, state, now), now)[-gate.most :]
-        return GateState(times=times, open_until=None if len(times) < gate.most else now + gate.pause)
+        times = (*recent(limiter, state, now), now)[-limiter.most :]
+        return LimiterState(times=times, open_until=None if len(times) < limiter.most else now + limiter.pause)
     # Runs that started before the breaker opened say nothing about the task's current health; only the probe does.
-    opened_at = state.open_until - gate.pause
+    opened_at = state.open_until - limiter.pause
     went_ahead = state.used > 0 and (started_at is None or started_at > opened_at)
     if not went_ahead:
         return state
     match ending:
         case "succeeded":
-            return GateState()
+            return LimiterState()
         case "failed":
-            return GateState(times=state.times, open_until=now + gate.pause)
+            return LimiterState(times=state.times, open_until=now + limiter.pause)
         case "other":
             return msgspec.structs.replace(state, used=0)

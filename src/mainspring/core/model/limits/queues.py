@@ -104,7 +104,7 @@ class Candidate(msgspec.Struct, frozen=True):
     weight: int = 1
 
 
-class Turns:
+class TurnOrder:
     """The order of tenants in a fair queue: the tags of tenants with ready runs."""
 
     def __init__(self, clock: int, tags: Mapping[str, int], shares: Mapping[str, int], tenants: Iterable[str]) -> None:
@@ -147,7 +147,7 @@ class Turns:
         return {tenant: tag for tenant, tag in self._tags.items() if tag > self.clock}
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class SlotRequest(msgspec.Struct, frozen=True):
     """The candidates that a choice needs next: the best ``most`` of each tenant, or of all together ("") if not fair.
 
     Candidates in ``seen`` and the runs of tenants in ``full`` are excluded.
@@ -158,10 +158,10 @@ class Wanted(msgspec.Struct, frozen=True):
     full: Collection[str]
 
 
-Choice = Generator[Wanted, Mapping[str, Sequence[Candidate]], list[Candidate]]
+Choice = Generator[SlotRequest, Mapping[str, Sequence[Candidate]], list[Candidate]]
 
 
-def choose(limit: int, slots: int | None, most: int, turns: Turns | None, room: dict[str, int]) -> Choice:
+def choose(limit: int, slots: int | None, most: int, turns: TurnOrder | None, room: dict[str, int]) -> Choice:
     """Choose the runs to start for ``limit`` free slots of a worker with ``slots`` slots. Yields requests for
     candidates.
 
@@ -180,7 +180,7 @@ def choose(limit: int, slots: int | None, most: int, turns: Turns | None, room: 
         asked = {group: count for group, count in asked.items() if group not in dry and not lists.get(group)}
         if not asked:
             break
-        found = yield Wanted(asked, seen, {tenant for tenant, left in room.items() if left <= 0})
+        found = yield SlotRequest(asked, seen, {tenant for tenant, left in room.items() if left <= 0})
         for group, count in asked.items():
             lists[group] = list(reversed(found.get(group, ())))
             seen.update(candidate.id for candidate in lists[group])
@@ -212,7 +212,7 @@ def choose(limit: int, slots: int | None, most: int, turns: Turns | None, room: 
     return chosen
 
 
-def made(choice: Choice, find: Callable[[Wanted], Mapping[str, Sequence[Candidate]]]) -> list[Candidate]:
+def made(choice: Choice, find: Callable[[SlotRequest], Mapping[str, Sequence[Candidate]]]) -> list[Candidate]:
     """Run a choice with a function that finds candidates synchronously."""
     try:
         wanted = next(choice)

@@ -5,14 +5,14 @@ from random import Random
 
 import msgspec
 
-from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.runs.cause import TIMED_OUT, UNKNOWN, Cause
 from mainspring.core.model.runs.names import clean_error
 from mainspring.core.model.runs.retry import LONGEST_DELAY
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.usage import Spent
+from mainspring.core.model.runs.usage import AttemptCost
 
 #: The reason of a skipped run whose only permitted worker left.
 WORKER_LEFT = "its worker left"
@@ -53,11 +53,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     delay: Micros = 0
     result: bytes | None = None
     error: str | None = None
-    lets_go: bool = False
+    unblocks_others: bool = False
     #: The group of a failed run among dead letters.
     fingerprint: str = ""
     #: The cost of the attempt beyond its time, as far as it was measured or reported.
-    spent: Spent | None = None
+    spent: AttemptCost | None = None
 
 
 class CompletionAnswer(StrEnum):
@@ -78,7 +78,7 @@ def complete_success(held: HeldRun, result: bytes | None) -> Completion:
         outcome=Outcome.SUCCESS,
         state=RunState.SUCCEEDED,
         result=result,
-        lets_go=held.lets_go,
+        unblocks_others=held.unblocks_others,
     )
 
 
@@ -157,7 +157,7 @@ def complete_unreadable(run: RunId, fence: int, error: Exception) -> Completion:
         state=RunState.FAILED,
         reason="unreadable",
         error=clean_error(f"its stored policy or payload cannot be read by this program: {error}"),
-        lets_go=True,
+        unblocks_others=True,
     )
 
 
@@ -177,6 +177,6 @@ def _complete(
         reason=reason,
         delay=delay,
         error=None if error is None else clean_error(error),
-        lets_go=held.lets_go,
-        fingerprint=fingerprint_of(reason, error or "") if state is RunState.FAILED else "",
+        unblocks_others=held.unblocks_others,
+        fingerprint=compute_fingerprint(reason, error or "") if state is RunState.FAILED else "",
     )

@@ -22,7 +22,7 @@ TREND = 24
 Alarm: TypeAlias = Literal["dead_letters.opened", "dead_letters.growing"]
 
 
-class Watch(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterWatch(msgspec.Struct, frozen=True, kw_only=True):
     """The growth state of a group of dead letters."""
 
     #: When counting of ``count`` began.
@@ -68,18 +68,18 @@ def dead_run(view: RunView) -> DeadRun:
     )
 
 
-def watch(before: Watch | None, new: int, now: Instant) -> tuple[Watch, Alarm | None]:
+def watch(before: DeadLetterWatch | None, new: int, now: Instant) -> tuple[DeadLetterWatch, Alarm | None]:
     """Return the group's state after ``new`` more dead letters, and the alarm to raise, if any."""
     if before is None or now - before.seen_at > QUIET:
         # A group that is already large when it opens raises no second alarm for its size.
         grew_at = now if new >= GROWS_BY else None
-        return Watch(since=now, count=new, seen_at=now, grew_at=grew_at), "dead_letters.opened"
+        return DeadLetterWatch(since=now, count=new, seen_at=now, grew_at=grew_at), "dead_letters.opened"
     over = now - before.since > GROWS_WITHIN
     since, count = (now, new) if over else (before.since, before.count + new)
     rests = before.grew_at is not None and now - before.grew_at < ALARM_EVERY
     if count < GROWS_BY or rests:
-        return Watch(since=since, count=count, seen_at=now, grew_at=before.grew_at), None
-    return Watch(since=since, count=count, seen_at=now, grew_at=now), "dead_letters.growing"
+        return DeadLetterWatch(since=since, count=count, seen_at=now, grew_at=before.grew_at), None
+    return DeadLetterWatch(since=since, count=count, seen_at=now, grew_at=now), "dead_letters.growing"
 
 
 def trend_of(times: Iterable[Instant], now: Instant) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class NoTransactions(Invalid, GiveUp):
     """The store cannot provide the transaction that the handler asks for."""
 
 
-class LookAgain(MainspringError):
+class Snooze(MainspringError):
     """Nothing failed: the run waits for something else without occupying a slot. The attempt is not charged.
 
     For built-in tasks only: the attempt starts again every time, which users would not expect of their functions.

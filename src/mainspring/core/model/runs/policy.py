@@ -9,7 +9,7 @@ from mainspring.core.model.base.checks import check_kind, check_whole, check_wor
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, Micros
 from mainspring.core.model.cluster.labels import check_labels_kept
-from mainspring.core.model.limits.limits import Breaker, Gate, Limit, check_limits, gates_of
+from mainspring.core.model.limits.limits import Breaker, Limit, Limiter, build_limiters, check_limits
 from mainspring.core.model.runs.names import (
     MAX_NAME,
     MAX_WEIGHT,
@@ -62,11 +62,11 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.trace and not _is_traceparent(self.trace):
             raise Invalid("trace", f"{self.trace[:60]!r} is no traceparent", "00-(32 digits)-(16 digits)-01")
 
-    def gates(self, tenant: str, task: str) -> tuple[Gate, ...]:
+    def limiters(self, tenant: str, task: str) -> tuple[Limiter, ...]:
         """Return the limiters that a run of this task must pass, in locking order."""
         if not self.limits and self.breaker is None:
             return ()
-        return gates_of(tenant, task, self.limits, self.breaker)
+        return build_limiters(tenant, task, self.limits, self.breaker)
 
 
 DEFAULT_POLICY = RunPolicy()

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant, isoformat
 from mainspring.core.model.runs.names import MAX_RESULT
@@ -41,7 +41,7 @@ class PausedBefore(msgspec.Struct, frozen=True, kw_only=True):
     until: Instant | None = None
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RestoreRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The last restore of a store, as recorded in its audit log."""
 
     taken_at: Instant
@@ -53,7 +53,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     paused: PausedBefore | None = None
 
 
-class Doubt(StrEnum):
+class Uncertainty(StrEnum):
     """Why it is unknown whether a run was done."""
 
     STARTED = "it had started"
@@ -61,7 +61,7 @@ class Doubt(StrEnum):
     TICK = "its tick may have run"
 
 
-class KnownEnd(msgspec.Struct, frozen=True, kw_only=True):
+class KnownOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run that the store has as unfinished, as known from another source."""
 
     run: RunId
@@ -80,22 +80,22 @@ class KnownEnd(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fingerprint(self) -> str:
         """The group of the dead letter; empty if the run did not fail."""
-        return fingerprint_of(self.reason, self.error or "") if self.state is RunState.FAILED else ""
+        return compute_fingerprint(self.reason, self.error or "") if self.state is RunState.FAILED else ""
 
 
-def doubt_of(run: RunView, restored: Restored, now: Instant) -> Doubt | None:
+def find_uncertainty(run: RunView, restored: RestoreRecord, now: Instant) -> Uncertainty | None:
     """Return why a run may have been done after the backup; None: it cannot have been, or has ended in this store."""
     # A run with dependencies came due here when they ended, which may have happened earlier in the lost time.
     if run.state not in UNFINISHED or run.due > (now if run.parents else restored.restored_at):
         return None
     if run.created_at <= restored.taken_at:
-        return Doubt.STARTED if run.attempt else Doubt.WAITED
+        return Uncertainty.STARTED if run.attempt else Uncertainty.WAITED
     if run.scheduled_at is not None and run.scheduled_at <= restored.restored_at:
-        return Doubt.TICK
+        return Uncertainty.TICK
     return None
 
 
-def why_held(restored: Restored) -> str:
+def why_held(restored: RestoreRecord) -> str:
     """Return the reason of the pause that a restored store starts with."""
     return (
         f"restored from a backup of {isoformat(restored.taken_at)}: what had not ended then may have run since; "
@@ -111,4 +111,4 @@ def paused_before(found: PausedBefore | None, last: bytes | None) -> PausedBefor
     """
     if found is None or found.author != AUTHOR:
         return found
-    return None if last is None else msgspec.json.decode(last, type=Restored).paused
+    return None if last is None else msgspec.json.decode(last, type=RestoreRecord).paused

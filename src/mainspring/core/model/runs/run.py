@@ -97,7 +97,7 @@ class HeldRun(msgspec.Struct, kw_only=True):
     job_id: JobId | None = None
     scheduled_at: Instant | None = None
     #: The end of this run may unblock another one (ordering key, overlap rule, fixed delay).
-    lets_go: bool = False
+    unblocks_others: bool = False
     cancel_requested: bool = False
     #: The session that holds the run. Set only in queries by others, as the claiming session knows it.
     session: SessionId | None = None

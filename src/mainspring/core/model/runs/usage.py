@@ -28,7 +28,7 @@ GroupBy: TypeAlias = Literal["job", "task", "tenant"]
 _is_unit = re.compile("[a-z][a-z0-9_.-]{0,39}").fullmatch
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of one attempt beyond its wall time."""
 
     #: None: unknown.
@@ -87,7 +87,7 @@ def check_units(units: Mapping[str, float], field: str = "units") -> None:
         check_amount(amount, f"{field}.{unit}")
 
 
-def cost_of(wall: Micros, spent: Spent | None, *, charged: bool) -> dict[str, float]:
+def cost_of(wall: Micros, spent: AttemptCost | None, *, charged: bool) -> dict[str, float]:
     """Return what an attempt adds to the sums."""
     cost: dict[str, float] = {ATTEMPTS: int(charged), WALL: max(wall, 0)}
     if spent is not None:

@@ -8,7 +8,7 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.retention import STANDARD
 from mainspring.core.model.runs.run import Outcome, RunState
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +61,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: SessionId | None = None
     #: The number of its dependencies, also after they ended, and their rule; 0: none.
     parents: int = 0
-    rule: Rule | None = None
+    rule: DependencyRule | None = None
     #: The number of the limiter that blocks the run, if one does (``limits.words_of``).
-    gate: int | None = None
+    limiter: int | None = None
     #: The retention class of an ended run.
     kept_as: str = STANDARD
     #: Set only if requested.

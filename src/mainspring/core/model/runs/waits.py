@@ -1,9 +1,9 @@
 """A short text of what a blocked run waits for, from its row alone. ``explain`` says more but queries the store."""
 
-from mainspring.core.model.limits.limits import words_of
+from mainspring.core.model.limits.limits import describe_limiter
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 
 
 def reason_told(run: RunView) -> str:
@@ -11,13 +11,13 @@ def reason_told(run: RunView) -> str:
     if run.state is not RunState.BLOCKED:
         return run.reason
     policy = run.policy
-    if run.gate is not None:
-        return f"waits: {words_of(run.gate, run.tenant, run.task, policy.limits, policy.breaker)}"
+    if run.limiter is not None:
+        return f"waits: {describe_limiter(run.limiter, run.tenant, run.task, policy.limits, policy.breaker)}"
     # The row does not contain which of these blocks it now: dependencies come first, then the key.
     waits = []
     if run.parents:
         count = "another run" if run.parents == 1 else f"{run.parents} other runs"
-        waits.append(f"{count} ({(run.rule or Rule.ALL_SUCCEEDED).value})")
+        waits.append(f"{count} ({(run.rule or DependencyRule.ALL_SUCCEEDED).value})")
     if policy.ordering_key:
         waits.append(f"ordering key {policy.ordering_key!r}")
     return f"waits for {', then '.join(waits)}" if waits else "waits for an earlier run of its job (overlap)"

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
 from mainspring.core.model.schedules.calendar import WhenClosed
-from mainspring.core.model.schedules.closed_periods import Closings, Span
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, Span
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval, ticks_between
 
 #: Pairs of a number of runs per minute and a bit mask of the minutes with that many. No minute is in two masks.
@@ -30,17 +30,17 @@ class ClosedMinutes:
         self.moved = 0
 
     def without(
-        self, pattern: Pattern, schedule: Interval | CronSchedule, key: str, closings: Closings | None
+        self, pattern: Pattern, schedule: Interval | CronSchedule, key: str, closed_periods: ClosedPeriods | None
     ) -> Pattern:
         """Return the pattern after skipping or moving the ticks in closed periods."""
-        if closings is None:
+        if closed_periods is None:
             return pattern
-        calendars = tuple(id(calendar) for calendar in closings.calendars)
-        ahead = key if closings.rule is WhenClosed.BEFORE else ""
-        known = self._known.get((pattern, calendars, closings.rule, ahead))
+        calendars = tuple(id(calendar) for calendar in closed_periods.calendars)
+        ahead = key if closed_periods.rule is WhenClosed.BEFORE else ""
+        known = self._known.get((pattern, calendars, closed_periods.rule, ahead))
         if known is None:
-            known = self._worked_out(pattern, schedule, key, closings, calendars)
-            self._known[pattern, calendars, closings.rule, ahead] = known
+            known = self._worked_out(pattern, schedule, key, closed_periods, calendars)
+            self._known[pattern, calendars, closed_periods.rule, ahead] = known
         left, skipped, moved = known
         self.skipped += skipped
         self.moved += moved
@@ -51,12 +51,12 @@ class ClosedMinutes:
         pattern: Pattern,
         schedule: Interval | CronSchedule,
         key: str,
-        closings: Closings,
+        closed_periods: ClosedPeriods,
         calendars: tuple[int, ...],
     ) -> tuple[Pattern, int, int]:
         spans = self._spans.get(calendars)
         if spans is None:
-            spans = self._spans[calendars] = closings.spans(self._start, self._until + SECOND, _MOST_SPANS)
+            spans = self._spans[calendars] = closed_periods.spans(self._start, self._until + SECOND, _MOST_SPANS)
         closed = 0
         skipped = moved = 0
         targets: Counter[int] = Counter()
@@ -64,13 +64,13 @@ class ClosedMinutes:
             mask = self._mask(span)
             closed |= mask
             ticks = sum(weight * (minutes & mask).bit_count() for weight, minutes in pattern)
-            if closings.rule is WhenClosed.SKIP or span.end is None:
+            if closed_periods.rule is WhenClosed.SKIP or span.end is None:
                 skipped += ticks
                 continue
-            if closings.rule is WhenClosed.BEFORE and span.end > self._until:
+            if closed_periods.rule is WhenClosed.BEFORE and span.end > self._until:
                 ticks += len(ticks_between(schedule, self._until - 1, span.end - 1, key, _MOST_BEHIND))
             moved += ticks
-            to = span.end if closings.rule is WhenClosed.AFTER else span.start - SECOND
+            to = span.end if closed_periods.rule is WhenClosed.AFTER else span.start - SECOND
             if ticks and self._start <= to < self._until:
                 targets[(to - self._start) // MINUTE] += ticks
         return _added(tuple((weight, minutes & ~closed) for weight, minutes in pattern), targets), skipped, moved

@@ -26,14 +26,14 @@ class Span(NamedTuple):
     label: str
 
 
-class Placed(NamedTuple):
+class TickPlacement(NamedTuple):
     """The time a tick is moved to; None: it is skipped. ``reason`` is for the ledger, if calendars affect the tick."""
 
     at: Instant | None
     reason: str = ""
 
 
-class Closed:
+class CompiledCalendar:
     """The closed periods of one calendar version. Works in whole seconds since 1970."""
 
     def __init__(self, calendar: Calendar) -> None:
@@ -44,11 +44,11 @@ class Closed:
         self._zone = load_zone(spec.timezone)
         self._week = week_of(spec)
         self._weekly = any(day != [(0, DAY_SECONDS)] for day in self._week)
-        self._holidays = _Stretches(
+        self._holidays = _LabeledRanges(
             (day_of(holiday.date), day_of(holiday.until or holiday.date) + 1, holiday.label)
             for holiday in spec.holidays
         )
-        self._freezes = _Stretches(
+        self._freezes = _LabeledRanges(
             (freeze.start // SECOND, freeze.end // SECOND, freeze.label) for freeze in spec.freezes
         )
 
@@ -114,14 +114,14 @@ class Closed:
         return "" if found is None else found[2]
 
 
-class Closings:
+class ClosedPeriods:
     """All calendars that apply to a job, and its rule. The job is closed when any of them is."""
 
-    def __init__(self, calendars: Sequence[Closed], rule: WhenClosed = WhenClosed.SKIP) -> None:
+    def __init__(self, calendars: Sequence[CompiledCalendar], rule: WhenClosed = WhenClosed.SKIP) -> None:
         self.calendars = calendars
         self.rule = rule
 
-    def by(self, instant: Instant) -> Closed | None:
+    def by(self, instant: Instant) -> CompiledCalendar | None:
         """Return the first calendar that is closed at this instant; None: all are open."""
         second = instant // SECOND
         return next((calendar for calendar in self.calendars if calendar.until(second) is not None), None)
@@ -151,17 +151,17 @@ class Closings:
             second = min(starts) - 1
         return None
 
-    def place(self, tick: Instant) -> Placed:
+    def place(self, tick: Instant) -> TickPlacement:
         """Apply the rule to a tick. A tick is skipped if there is no open time to move it to."""
         closed = self.by(tick)
         if closed is None:
-            return Placed(tick)
+            return TickPlacement(tick)
         if self.rule is not WhenClosed.SKIP:
             after = self.next_open(tick)
             at = after if self.rule is WhenClosed.AFTER or after is None else self.last_open_before(tick)
             if at is not None:
-                return Placed(at, f"moved {self.rule.value}, {closed.words}")
-        return Placed(None, closed.words)
+                return TickPlacement(at, f"moved {self.rule.value}, {closed.words}")
+        return TickPlacement(None, closed.words)
 
     def reach(self, now: Instant) -> Instant:
         """Return up to when ticks may be due now: ticks of a closed period that is about to begin may run before it."""
@@ -189,12 +189,12 @@ class Closings:
         return found
 
 
-def closings_of(
-    calendars: Iterable[Closed], named: Sequence[str], tags: Sequence[str], queue: str, rule: WhenClosed
-) -> Closings | None:
+def select_closed_periods(
+    calendars: Iterable[CompiledCalendar], named: Sequence[str], tags: Sequence[str], queue: str, rule: WhenClosed
+) -> ClosedPeriods | None:
     """Return the calendars of a tenant that apply to a job: those that it names and those that cover it."""
     holding = [calendar for calendar in calendars if calendar.name in named or _covers(calendar.covers, tags, queue)]
-    return Closings(holding, rule) if holding else None
+    return ClosedPeriods(holding, rule) if holding else None
 
 
 def _covers(covers: Covers | None, tags: Sequence[str], queue: str) -> bool:
@@ -203,7 +203,7 @@ def _covers(covers: Covers | None, tags: Sequence[str], queue: str) -> bool:
     return covers.everything or queue in covers.queues or any(tag in covers.tags for tag in tags)
 
 
-class _Stretches:
+class _LabeledRanges:
     """Labeled ranges of integers that do not overlap; the ends are excluded."""
 
     def __init__(self, stretches: Iterable[tuple[int, int, str]]) -> None:

@@ -36,7 +36,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     others: int
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ForecastGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The ticks of one schedule in a period."""
 
     key: str
@@ -83,7 +83,7 @@ def forecast(
     closed_times = ClosedMinutes(start, minutes)
     for one in planned:
         try:
-            pattern = closed_times.without(patterns.of(one), one.schedule, one.key, one.closings)
+            pattern = closed_times.without(patterns.of(one), one.schedule, one.key, one.closed_periods)
         except Invalid as error:
             unreadable.append(f"{one.name}: {error}")
             continue
@@ -130,14 +130,14 @@ def forecast(
     )
 
 
-def firing(planned: Iterable[Planned], start: Instant, minutes: int) -> list[Part]:
+def firing(planned: Iterable[Planned], start: Instant, minutes: int) -> list[ForecastGroup]:
     """Return the schedules with ticks in a period, largest first, with calendars applied. Invalid ones are omitted."""
     start -= start % MINUTE
     patterns, closed_times = Patterns(start, minutes), ClosedMinutes(start, minutes)
     parts = []
     for one in planned:
         try:
-            pattern = closed_times.without(patterns.of(one), one.schedule, one.key, one.closings)
+            pattern = closed_times.without(patterns.of(one), one.schedule, one.key, one.closed_periods)
         except Invalid:
             continue
         mask = 0
@@ -146,7 +146,7 @@ def firing(planned: Iterable[Planned], start: Instant, minutes: int) -> list[Par
         if mask:
             runs = sum(weight * minute_bits.bit_count() for weight, minute_bits in pattern) * one.copies
             first = start + ((mask & -mask).bit_length() - 1) * MINUTE
-            parts.append(Part(key=one.key, name=one.name, runs=runs, first=first))
+            parts.append(ForecastGroup(key=one.key, name=one.name, runs=runs, first=first))
     return sorted(parts, key=lambda part: (-part.runs, part.first, part.name))
 
 

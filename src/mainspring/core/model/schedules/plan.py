@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules import catch_up
-from mainspring.core.model.schedules.closed_periods import Closings, Placed
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, TickPlacement
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Overlap, Tick, tick_run_id
 from mainspring.core.model.schedules.schedule import due_of, latest_until, next_after, ticks_between
 from mainspring.core.model.schedules.spread import for_target
@@ -22,10 +22,10 @@ def plan(jobs: Iterable[Job], now: Instant) -> list[Fire]:
     return [plan_job(job, now) for job in jobs if job.next_fire is not None and job.next_fire <= now]
 
 
-def plan_job(job: Job, now: Instant, closings: Closings | None = None) -> Fire:
+def plan_job(job: Job, now: Instant, closed_periods: ClosedPeriods | None = None) -> Fire:
     """Decide the due ticks of one job. ``closings``: the calendars that apply to it; None: there are none."""
     if job.spec.looks_ahead:
-        return _plan_ahead(job, now, closings)
+        return _plan_ahead(job, now, closed_periods)
     first = job.next_fire
     assert first is not None
     key = job.id
@@ -34,7 +34,7 @@ def plan_job(job: Job, now: Instant, closings: Closings | None = None) -> Fire:
     instants, until = _due_for_fire(job, first, now, now)
     if not instants:
         return Fire(job=job, ticks=(), next_fire=None, finished=True)
-    ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closings)
+    ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closed_periods)
     following = next_after(schedule, until, key)
     if delay is not None and following is not None and any(tick.decision == "run" for tick in ticks):
         # A fixed delay counts from the end of the run that was just created.
@@ -42,7 +42,7 @@ def plan_job(job: Job, now: Instant, closings: Closings | None = None) -> Fire:
     return Fire(job=job, ticks=tuple(ticks), next_fire=following, finished=following is None)
 
 
-def _plan_ahead(job: Job, now: Instant, closings: Closings | None) -> Fire:
+def _plan_ahead(job: Job, now: Instant, closed_periods: ClosedPeriods | None) -> Fire:
     """Decide the due ticks of a job that looks ahead: ticks in a closed period run in the last second before it.
 
     The row stores when to evaluate the job and which tick is next. After a change of the calendars, an evaluation may
@@ -50,38 +50,40 @@ def _plan_ahead(job: Job, now: Instant, closings: Closings | None) -> Fire:
     """
     first = job.first_tick
     assert first is not None
-    if happens_at(first, closings) > now:
-        return _looks_again(job, (), first, closings)
-    until = now if closings is None else closings.reach(now)
+    if happens_at(first, closed_periods) > now:
+        return _looks_again(job, (), first, closed_periods)
+    until = now if closed_periods is None else closed_periods.reach(now)
     following = next_after(job.spec.schedule, max(now, first - 1), job.id)
-    if following is not None and happens_at(following, closings) > now:
+    if following is not None and happens_at(following, closed_periods) > now:
         # It lies in the last second before a closed period. The ticks of that period wait for it.
         until = now
     instants, until = _due_for_fire(job, first, until, now)
-    if happens_at(instants[-1], closings) > now:
+    if happens_at(instants[-1], closed_periods) > now:
         # A tick in the last open second is never early, nor is one of a closed period that no open second precedes.
         instants, until = _due_for_fire(job, first, now, now)
-    ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closings)
+    ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closed_periods)
     ticks = [
         tick
         if tick.scheduled_at <= now
-        else msgspec.structs.replace(tick, early=happens_at(tick.scheduled_at, closings))
+        else msgspec.structs.replace(tick, early=happens_at(tick.scheduled_at, closed_periods))
         for tick in ticks
     ]
     return _looks_again(
-        job, tuple(ticks), next_after(job.spec.schedule, max(min(now, until), instants[-1]), job.id), closings
+        job, tuple(ticks), next_after(job.spec.schedule, max(min(now, until), instants[-1]), job.id), closed_periods
     )
 
 
-def _looks_again(job: Job, ticks: tuple[Tick, ...], following: Instant | None, closings: Closings | None) -> Fire:
+def _looks_again(
+    job: Job, ticks: tuple[Tick, ...], following: Instant | None, closed_periods: ClosedPeriods | None
+) -> Fire:
     if following is None:
         return Fire(job=job, ticks=ticks, next_fire=None, finished=True)
-    return Fire(job=job, ticks=ticks, next_fire=happens_at(following, closings), next_tick=following)
+    return Fire(job=job, ticks=ticks, next_fire=happens_at(following, closed_periods), next_tick=following)
 
 
-def happens_at(tick: Instant, closings: Closings | None) -> Instant:
+def happens_at(tick: Instant, closed_periods: ClosedPeriods | None) -> Instant:
     """Return when a tick is decided: at its own time, or earlier if a calendar moves it."""
-    at = None if closings is None else closings.place(tick).at
+    at = None if closed_periods is None else closed_periods.place(tick).at
     return tick if at is None else min(tick, at)
 
 
@@ -176,23 +178,25 @@ def _older(job: Job, first: Instant, listed_from: Instant) -> Iterable[Tick]:
         )
 
 
-def _decide(job: Job, first: Instant, instants: list[Instant], now: Instant, closings: Closings | None) -> list[Tick]:
+def _decide(
+    job: Job, first: Instant, instants: list[Instant], now: Instant, closed_periods: ClosedPeriods | None
+) -> list[Tick]:
     paused = [at for at in instants if job.is_paused_at(at)]
     if paused:
         # A pause is contiguous and ends before the remaining ticks begin.
         reason = f"paused: {job.pause_why}" if job.pause_why else "paused"
         skipped = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in paused]
-        return skipped + _decide_live(job, instants[len(paused) :], now, closings)
+        return skipped + _decide_live(job, instants[len(paused) :], now, closed_periods)
     live = _first_live(job, first)
     # Some of the ticks that are not listed were late.
     outage = live is not None and live < instants[0] and now - live > job.spec.catch_up.grace
-    return _decide_live(job, instants, now, closings, outage=outage)
+    return _decide_live(job, instants, now, closed_periods, outage=outage)
 
 
 def _decide_live(
-    job: Job, instants: list[Instant], now: Instant, closings: Closings | None, *, outage: bool = False
+    job: Job, instants: list[Instant], now: Instant, closed_periods: ClosedPeriods | None, *, outage: bool = False
 ) -> list[Tick]:
-    placed = [Placed(at) if closings is None else closings.place(at) for at in instants]
+    placed = [TickPlacement(at) if closed_periods is None else closed_periods.place(at) for at in instants]
     # Ticks that a calendar skips do not count for mode ``latest``, and moved ticks are late only at their new time.
     moved = [place.at for place in placed if place.at is not None]
     decisions = iter(catch_up.decide(job.spec.catch_up, moved, now, outage=outage))
@@ -208,9 +212,9 @@ def _decide_live(
         late = now - place.at > job.spec.catch_up.grace
         jitter = due_of(job.spec.schedule, tick, job.id) - tick if place.at >= tick else 0
         due = max(place.at + jitter, decided.not_before)
-        if late and closings is not None:
+        if late and closed_periods is not None:
             # The catch-up must wait for the next open time, too.
-            due = closings.next_open(due) or due
+            due = closed_periods.next_open(due) or due
         run_id = tick_run_id(job.id, tick)
         ticks.append(Tick(scheduled_at=tick, decision="run", reason=place.reason, run_id=run_id, due=due, late=late))
     return _limit_overlap(job.spec.overlap, ticks)

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
 from mainspring.core.model.schedules.closed_minutes import Pattern
-from mainspring.core.model.schedules.closed_periods import Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.cron import Cron, load_zone
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS, bits
 from mainspring.core.model.schedules.cron.zone import Segment, segment_at
@@ -27,7 +27,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     #: The next tick of a fixed delay; None: it depends on the end of a run.
     next_fire: Instant | None = None
     #: The calendars that apply to the schedule.
-    closings: Closings | None = None
+    closed_periods: ClosedPeriods | None = None
     #: The schedule names calendars that could not be looked up here.
     minds: bool = False
     #: The number of runs per tick: one for each data center of the job.

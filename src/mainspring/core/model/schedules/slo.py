@@ -77,7 +77,7 @@ def worse(one: TickFact | None, other: TickFact) -> TickFact:
     return other if other.started is None or other.started > one.started else one
 
 
-class Judged(NamedTuple):
+class SloEvaluation(NamedTuple):
     state: SloState
     #: When to check again; None: never.
     next_check: Instant | None
@@ -89,16 +89,16 @@ def begin(now: Instant) -> SloState:
     return SloState(judged=now, watched_since=now)
 
 
-def rest(state: SloState, now: Instant) -> Judged:
+def rest(state: SloState, now: Instant) -> SloEvaluation:
     """Suspend the objectives of a paused job. Monitoring starts again when the job is resumed."""
     state_then = msgspec.structs.replace(begin(now), last_success=state.last_success)
-    return Judged(state_then, now + _WHILE_PAUSED, _close_misses(state))
+    return SloEvaluation(state_then, now + _WHILE_PAUSED, _close_misses(state))
 
 
-def close(state: SloState) -> Judged:
+def close(state: SloState) -> SloEvaluation:
     """End monitoring of a job that was cancelled, or whose schedule has ended with all ticks evaluated."""
     closed = msgspec.structs.replace(state, late_since=None, quiet_since=None)
-    return Judged(closed, None, _close_misses(state))
+    return SloEvaluation(closed, None, _close_misses(state))
 
 
 def _close_misses(state: SloState) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def judge(
     last_success: Instant | None,
     now: Instant,
     ended_at: Instant | None = None,
-) -> Judged:
+) -> SloEvaluation:
     """Evaluate the objectives of a job.
 
     ``ticks`` are those after the evaluated ones whose time to start is over, and ``following`` is the next tick after
@@ -137,8 +137,8 @@ def judge(
         checks.append(now + _WHILE_MISSED)
     if ended_at is not None and not checks:
         closed = close(state)
-        return Judged(closed.state, None, (*events, *closed.events))
-    return Judged(state, max(min(checks, default=now + DAY), now + _APART), tuple(events))
+        return SloEvaluation(closed.state, None, (*events, *closed.events))
+    return SloEvaluation(state, max(min(checks, default=now + DAY), now + _APART), tuple(events))
 
 
 def _judge_starts(

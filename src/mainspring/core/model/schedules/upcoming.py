@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.calendar import WhenClosed
-from mainspring.core.model.schedules.closed_periods import Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.model.schedules.schedule import next_after
 
 
-class Coming(NamedTuple):
+class UpcomingTick(NamedTuple):
     """A tick and the earliest start of its run; None: it is skipped for this reason."""
 
     tick: Instant
@@ -17,21 +17,21 @@ class Coming(NamedTuple):
     reason: str = ""
 
 
-def coming(job: Job, closings: Closings | None, count: int) -> list[Coming]:
+def coming(job: Job, closed_periods: ClosedPeriods | None, count: int) -> list[UpcomingTick]:
     """Return the upcoming ticks of a job, as far as they are known now."""
-    if closings is None:
-        return [Coming(tick, tick) for tick in job.next_fires(count)]
-    return [Coming(tick, *closings.place(tick)) for tick in job.next_fires(count)]
+    if closed_periods is None:
+        return [UpcomingTick(tick, tick) for tick in job.next_fires(count)]
+    return [UpcomingTick(tick, *closed_periods.place(tick)) for tick in job.next_fires(count)]
 
 
-def next_starts(job: Job, closings: Closings | None, count: int = 5) -> list[Instant]:
+def next_starts(job: Job, closed_periods: ClosedPeriods | None, count: int = 5) -> list[Instant]:
     """Return when the next runs may start. Long closed periods are passed over in one step."""
-    if closings is None or closings.rule is not WhenClosed.SKIP or job.spec.fixed_delay is not None:
-        return [at for _, at, _ in coming(job, closings, count) if at is not None]
+    if closed_periods is None or closed_periods.rule is not WhenClosed.SKIP or job.spec.fixed_delay is not None:
+        return [at for _, at, _ in coming(job, closed_periods, count) if at is not None]
     starts: list[Instant] = []
     tick = job.first_tick
     while tick is not None and len(starts) < count:
-        opens = closings.next_open(tick)
+        opens = closed_periods.next_open(tick)
         if opens is None:
             break
         if opens == tick:

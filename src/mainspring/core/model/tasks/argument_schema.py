@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from mainspring.core.model.base.decode_errors import misread
+from mainspring.core.model.base.decode_errors import explain_decode_error
 from mainspring.core.model.base.errors import Invalid
 
 Schema = Mapping[str, object]
@@ -120,7 +120,7 @@ def compile_check(task: str, schema: Schema) -> Check | None:
         except RecursionError:
             raise Invalid("payload", "is nested too deeply") from None
         except msgspec.MsgspecError as error:
-            found = misread(error, kind, payload)
+            found = explain_decode_error(error, kind, payload)
             field = f"payload.{found.field}".rstrip(".")
             reason = found.reason
             if found.reason == "is no field of this":

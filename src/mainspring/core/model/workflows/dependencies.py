@@ -16,7 +16,7 @@ T = TypeVar("T", bound=str)
 MAX_PARENTS = 1_000
 
 
-class Rule(StrEnum):
+class DependencyRule(StrEnum):
     """The rule that starts a run with dependencies."""
 
     #: All parents have succeeded. As soon as one has not, the run is skipped.
@@ -33,7 +33,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     """The parents of a run, in the same tenant, and its rule."""
 
     parents: tuple[RunId, ...]
-    rule: Rule = Rule.ALL_SUCCEEDED
+    rule: DependencyRule = DependencyRule.ALL_SUCCEEDED
 
     def check(self) -> None:
         if not isinstance(self.parents, tuple) or not 0 < len(self.parents) <= MAX_PARENTS:
@@ -42,10 +42,10 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
             check_id("dependsOn", parent)
         if len(set(self.parents)) < len(self.parents):
             raise Invalid("dependsOn", "has a run twice")
-        check_kind("dependsOn.rule", self.rule, Rule)
+        check_kind("dependsOn.rule", self.rule, DependencyRule)
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedParent(msgspec.Struct, frozen=True, kw_only=True):
     """How many parents of a run have ended, and with which outcome."""
 
     parents: int
@@ -56,24 +56,24 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
-def decide(rule: Rule, ended: Ended) -> Literal["wait", "go", "skip"]:
+def decide(rule: DependencyRule, ended: EndedParent) -> Literal["wait", "go", "skip"]:
     """Decide whether the run waits, starts or is skipped. A "go" or "skip" stays so as more parents end."""
     all_ended = ended.succeeded + ended.otherwise == ended.parents
     match rule:
-        case Rule.ALL_SUCCEEDED:
+        case DependencyRule.ALL_SUCCEEDED:
             met, hopeless = ended.succeeded == ended.parents, ended.otherwise > 0
-        case Rule.ALL_DONE:
+        case DependencyRule.ALL_DONE:
             met, hopeless = all_ended, False
-        case Rule.ANY_SUCCEEDED:
+        case DependencyRule.ANY_SUCCEEDED:
             met, hopeless = ended.succeeded > 0, all_ended
-        case Rule.ANY_FAILED:
+        case DependencyRule.ANY_FAILED:
             met, hopeless = ended.failed > 0, all_ended
     return "go" if met else "skip" if hopeless else "wait"
 
 
-def reason_of_skip(rule: Rule, parent: RunId, state: str) -> str:
+def reason_of_skip(rule: DependencyRule, parent: RunId, state: str) -> str:
     """Return the reason of a skipped run for its history: the parent that decided it."""
-    if rule is Rule.ANY_FAILED:
+    if rule is DependencyRule.ANY_FAILED:
         return "nothing to clean up"
     return f"parent {parent} {state}"
 

@@ -42,7 +42,7 @@ _LOOKS = 20
 OnFailure: TypeAlias = Literal["fail", "go-on"]
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
+class FanOutCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The number of ended members by outcome."""
 
     members: int = 0
@@ -51,8 +51,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     skipped: int = 0
 
-    def plus(self, other: "Counts") -> "Counts":
-        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+    def plus(self, other: "FanOutCounts") -> "FanOutCounts":
+        return FanOutCounts(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def words(self) -> str:
         """Describe the members that did not succeed; empty: all succeeded."""
@@ -63,16 +63,16 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         return f"{missing:,} of {self.members:,} members did not succeed ({', '.join(said)})"
 
 
-def count(members: int, states: Iterable[RunState]) -> Counts:
+def count(members: int, states: Iterable[RunState]) -> FanOutCounts:
     """Count the members of one part. Members that are no longer stored count as skipped, as for all dependents."""
     found = dict.fromkeys(RunState, 0)
     for state in states:
         found[state] += 1
     known = {state.value: found[state] for state in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)}
-    return Counts(members=members, **known, skipped=members - sum(known.values()))
+    return FanOutCounts(members=members, **known, skipped=members - sum(known.values()))
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class FanOutLayout(msgspec.Struct, frozen=True, kw_only=True):
     """How members are divided into parts. Parts and members are numbered from 0."""
 
     members: int
@@ -92,15 +92,15 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return range(self.open)
 
 
-def layout_of(members: int, at_a_time: int = AT_A_TIME) -> Layout:
+def layout_of(members: int, at_a_time: int = AT_A_TIME) -> FanOutLayout:
     """Divide members into parts so that open parts have at most ``at_a_time`` members in total."""
     check_whole("atATime", at_a_time, 1, MAX_AT_A_TIME, f"1 to {MAX_AT_A_TIME:,}")
     size = max(1, min(LARGEST_PART, at_a_time // _FEWEST_OPEN))
     parts = -(-members // size)
-    return Layout(members=members, size=size, open=min(at_a_time // size, parts))
+    return FanOutLayout(members=members, size=size, open=min(at_a_time // size, parts))
 
 
-class Names(msgspec.Struct, frozen=True):
+class FanOutNames(msgspec.Struct, frozen=True):
     """The ids of the runs of a fan-out."""
 
     root: RunId
@@ -135,7 +135,7 @@ def look_after(waited: Micros) -> Micros:
     return max(_FIRST_LOOK, min(waited // _LOOKS, _LAST_LOOK))
 
 
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
+class FanOutSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """What the root knows about its parts."""
 
     members: int
@@ -145,13 +145,13 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     #: The parts before ``end`` that are not gathered.
     open: tuple[int, ...] = ()
     #: The counts of the gathered parts.
-    counts: Counts = Counts()
+    counts: FanOutCounts = FanOutCounts()
 
     def ahead(self, parts: int) -> Iterator[int]:
         """Yield the parts to check, in order."""
         return chain(self.open, range(self.end, parts))
 
-    def after(self, end: int, gathered: Mapping[int, Counts]) -> "Survey":
+    def after(self, end: int, gathered: Mapping[int, FanOutCounts]) -> "FanOutSurvey":
         """Return the survey after a check: no part from ``end`` on exists, and those in ``gathered`` are complete."""
         counts = self.counts
         for one in gathered.values():

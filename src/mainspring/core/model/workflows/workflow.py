@@ -17,7 +17,7 @@ from mainspring.core.model.runs.replay import again
 from mainspring.core.model.runs.reserved import WORKFLOW as WORKFLOW
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule, find_circle
+from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, DependencyRule, find_circle
 
 MAX_NODES = 10_000
 #: The tag of the first node of every workflow, by which workflows are listed.
@@ -32,7 +32,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     run: NewRun
     after: tuple[str, ...] = ()
-    rule: Rule = Rule.ALL_SUCCEEDED
+    rule: DependencyRule = DependencyRule.ALL_SUCCEEDED
 
 
 def tag_of(workflow: RunId) -> str:
@@ -78,7 +78,7 @@ def wired(workflow: RunId, name: str, nodes: Sequence[Node], ids: Sequence[RunId
     ]
 
 
-def dependencies(parents: Iterable[RunId], rule: Rule) -> Dependencies | None:
+def dependencies(parents: Iterable[RunId], rule: DependencyRule) -> Dependencies | None:
     found = tuple(parents)
     return Dependencies(parents=found, rule=rule) if found else None
 
@@ -186,7 +186,7 @@ def retried(
         # A parent that is no longer stored had succeeded: otherwise it would not have been deleted before its child.
         parents = [ids.get(parent) or nodes[parent].id for parent in _after(old) if parent in nodes]
         new = again(old, payloads[name], author, ids[name])
-        runs.append(msgspec.structs.replace(new, after=dependencies(parents, old.rule or Rule.ALL_SUCCEEDED)))
+        runs.append(msgspec.structs.replace(new, after=dependencies(parents, old.rule or DependencyRule.ALL_SUCCEEDED)))
     return runs
 
 

@@ -55,7 +55,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 ALL_CHANGES = AuditFilter()
 
 
-class Records(Protocol):
+class AuditReads(Protocol):
     """Reads for administrators."""
 
     async def keys(self, tenant: str | None) -> list[ApiKey]:
@@ -69,7 +69,7 @@ class Records(Protocol):
         ...
 
 
-class Access(Records, Protocol):
+class Access(AuditReads, Protocol):
     async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
         """Create a tenant, or change its quotas. ``default`` always exists. The store sets the creation time."""
         ...

@@ -9,7 +9,7 @@ from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.ports.storage.access import Author
 
 
-class Almanac(msgspec.Struct, frozen=True):
+class TenantCalendars(msgspec.Struct, frozen=True):
     """All the calendars of a tenant at one moment."""
 
     tenant: str
@@ -29,8 +29,8 @@ class CalendarReads(Protocol):
         ...
 
 
-class Almanacs(Protocol):
-    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+class SchedulerCalendars(Protocol):
+    async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
         """Return the calendars that a scheduler must apply, of those tenants that ever had one.
 
         They are at least as new as any job that was read before.
@@ -38,7 +38,7 @@ class Almanacs(Protocol):
         ...
 
 
-class Calendars(CalendarReads, Almanacs, Protocol):
+class Calendars(CalendarReads, SchedulerCalendars, Protocol):
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
     ) -> Calendar:

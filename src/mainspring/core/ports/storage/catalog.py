@@ -15,15 +15,15 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
-from mainspring.core.model.limits.limits import GateState
+from mainspring.core.model.limits.limits import LimiterState
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
-from mainspring.core.ports.storage.access import Records
+from mainspring.core.ports.storage.access import AuditReads
 from mainspring.core.ports.storage.calendars import CalendarReads
 from mainspring.core.ports.storage.usage import UsageReads
-from mainspring.core.store import EventBatch, Views, Workforce
+from mainspring.core.store import EventBatch, RunViews, Workforce
 
 T = TypeVar("T")
 #: The most rows that one read of a list examines, in stores without a better bound.
@@ -306,7 +306,7 @@ class Lists(Protocol):
         ...
 
 
-class Reads(Views, Lists, Records, UsageReads, CalendarReads, Protocol):
+class Reads(RunViews, Lists, AuditReads, UsageReads, CalendarReads, Protocol):
     """All reads for users. Bound to a tenant, it behaves as if no other tenant existed.
 
     1. A foreign id counts as missing, and a list has only the tenant's own items.
@@ -364,7 +364,7 @@ class Catalog(Lists, Protocol):
         """
         ...
 
-    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+    async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
         """Return the state of a limiter and the ids of some of the runs that hold it.
 
         Slow where many runs have limits.

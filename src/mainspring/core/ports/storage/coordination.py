@@ -58,7 +58,7 @@ class Coordinator(Protocol):
         ...
 
 
-class Sealing(Coordinator, Protocol):
+class EpochCoordinator(Coordinator, Protocol):
     """A store that coordinates by itself, and that also accepts the grants of an external coordinator.
 
     1. The store has the last word, whatever grants a shard: it lets only the owner in its own rows stage and fire.

@@ -9,7 +9,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Instant
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class DatacenterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A data center that a process named at its start. Known as long as the store remembers the process: a day."""
 
     name: str
@@ -21,7 +21,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: Instant | None = None
 
 
-class PlaceLoad(msgspec.Struct, frozen=True, kw_only=True):
+class DatacenterLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of a data center: runs that only it may execute, or that it serves now because of a preference order."""
 
     name: str
@@ -31,7 +31,7 @@ class PlaceLoad(msgspec.Struct, frozen=True, kw_only=True):
     oldest_due: Instant | None = None
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class PreferenceOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A preference order that runs require, and the data center that serves it."""
 
     #: The order in the form in which runs require it.
@@ -43,18 +43,18 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant
 
 
-class Places(Protocol):
-    async def places(self) -> list[Place]:
+class DatacenterReads(Protocol):
+    async def datacenters(self) -> list[DatacenterStatus]:
         """Return the data centers by name. Processes without a data center are not included."""
         ...
 
 
-class Datacenters(Places, Protocol):
-    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+class Datacenters(DatacenterReads, Protocol):
+    async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         """Record the data center and version of a process that did not give them at registration. Idempotent."""
         ...
 
-    async def serve_orders(self) -> Sequence[Order]:
+    async def serve_orders(self) -> Sequence[PreferenceOrder]:
         """Assign runs with a preference order to workers of the data center that serves it (``datacenters.serving``).
 
         1. No other workers may take them. Returns the existing orders.
@@ -64,11 +64,11 @@ class Datacenters(Places, Protocol):
         """
         ...
 
-    async def orders(self) -> list[Order]:
+    async def orders(self) -> list[PreferenceOrder]:
         """Return the orders as ``serve_orders`` left them. Orders it has not processed yet are missing."""
         ...
 
-    async def place_loads(self) -> list[PlaceLoad]:
+    async def datacenter_loads(self) -> list[DatacenterLoad]:
         """Return the loads by name. Running runs count where their worker is.
 
         Scans all queued runs: not for a hot path.

@@ -8,7 +8,7 @@ from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import SessionView
 
 
-class Explaining(Protocol):
+class ExplanationReads(Protocol):
     async def holder_of(self, run: RunId) -> RunId | None:
         """Return the run that a blocked run waits for, because of its ordering key or overlap rule.
 

@@ -7,16 +7,16 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 
 
 class Operations(Protocol):
-    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> SubmitResult | None:
         """Edit a one-off run that has never started.
 
         1. Everything but its id, tenant and creation time is taken from ``run``. The fields ``job``, ``replay_of``,
@@ -32,7 +32,7 @@ class Operations(Protocol):
         """
         ...
 
-    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+    async def finish(self, ends: Sequence[KnownOutcome], author: Author) -> dict[RunId, RunState]:
         """Apply ends that runs are known to have had elsewhere, whatever their state here, and return their states.
 
         1. Unknown ids are missing in the answer. Runs that have ended keep their state.

@@ -6,7 +6,7 @@ from typing import Protocol
 from mainspring.core.model.access.access import Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.ports.storage.catalog import LogLine
-from mainspring.core.store import Reading
+from mainspring.core.store import StoreReads
 
 
 class LogShelf(Protocol):
@@ -19,7 +19,7 @@ class LogShelf(Protocol):
         ...
 
 
-class LogSource(LogShelf, Reading, Protocol):
+class LogSource(LogShelf, StoreReads, Protocol):
     """The part of the store that logs are taken from."""
 
     async def tenants(self) -> list[Tenant]:

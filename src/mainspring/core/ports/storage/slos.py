@@ -22,7 +22,7 @@ class SloDue(msgspec.Struct, frozen=True, kw_only=True):
     last_success: Instant | None = None
 
 
-class SloSettled(msgspec.Struct, frozen=True, kw_only=True):
+class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     job: JobId
     rev: int
     state: SloState
@@ -40,7 +40,7 @@ class Slos(Protocol):
         """
         ...
 
-    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+    async def save_slos(self, settled: Sequence[SloResult]) -> int:
         """Store evaluations and emit their events, each in one transaction; returns how many were stored.
 
         An evaluation without the newest ``rev`` is skipped: of several concurrent ones a single one counts, so a miss

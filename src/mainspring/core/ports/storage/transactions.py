@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Transactional(Protocol):
         """
         ...
 
-    def read_answer(self, answer: str) -> list[Accepted]:
+    def read_answer(self, answer: str) -> list[SubmitResult]:
         """Decode the answer of such a statement, one entry per run. It is valid once the caller commits."""
         ...
 

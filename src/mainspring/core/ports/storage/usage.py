@@ -25,7 +25,7 @@ class UsageReads(Protocol):
         ...
 
 
-class Budgeting(UsageReads, Protocol):
+class BudgetStore(UsageReads, Protocol):
     async def put_budget(self, budget: Budget, author: Author) -> BudgetStatus:
         """Declare a budget. An existing one of this tenant and name is replaced, and keeps its status."""
         ...

@@ -10,7 +10,7 @@ from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.store import Retention
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivePart(msgspec.Struct, frozen=True, kw_only=True):
     """The runs that ended in a span of time and have the same retention."""
 
     #: The field of ``Retention`` that applies.
@@ -27,14 +27,14 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 @runtime_checkable
-class Archiving(Protocol):
+class ArchiveStore(Protocol):
     async def now(self) -> Instant: ...
 
     async def identity(self) -> str:
         """Return the identity of the store that the archive belongs to."""
         ...
 
-    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+    async def past_parts(self, retention: Retention) -> Sequence[ArchivePart]:
         """Return the parts that ``prune`` would delete completely, oldest first.
 
         They begin and end at midnight (UTC), and no runs are added to them any more.
@@ -42,7 +42,7 @@ class Archiving(Protocol):
         ...
 
     async def archived_runs(
-        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+        self, part: ArchivePart, after: ArchivedRun | None, limit: int, size: int
     ) -> Sequence[ArchivedRun]:
         """Return the runs of a part that follow ``after``, in a fixed order.
 

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.restored import Restored, Unfinished
+from mainspring.core.model.runs.restored import RestoreRecord, Unfinished
 
 #: The format version of the file. A program refuses other versions; checkouts before the first release wrote version 1.
 FORMAT = 2
@@ -16,7 +16,7 @@ FORMAT = 2
 LEFT_OUT = 1 << 20
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class BackupPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One member of the file."""
 
     name: str
@@ -49,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     shards: int
     #: The applied migrations, by number.
     migrations: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[BackupPart, ...]
     #: Rows of each table.
     rows: dict[str, int]
     #: Runs that had not ended, by state.
@@ -65,10 +65,10 @@ Tell = Callable[[str, int, int], None]
 Open = Callable[[str], AsyncIterator[bytes]]
 
 
-class Writing(Protocol):
+class BackupWriter(Protocol):
     """A backup that is being written."""
 
-    async def add(self, name: str, fill: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[int]]) -> Part:
+    async def add(self, name: str, fill: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[int]]) -> BackupPart:
         """Add one member. ``fill`` gets a function that writes, and returns how many rows it wrote."""
         ...
 
@@ -76,13 +76,13 @@ class Writing(Protocol):
 class Backups(Protocol):
     """A store that can be backed up while it is in use, and restored from a backup."""
 
-    async def take(self, writing: Writing, program: str, tell: Tell) -> Manifest:
+    async def take(self, writing: BackupWriter, program: str, tell: Tell) -> Manifest:
         """Back up everything as of one moment, without blocking other processes."""
         ...
 
     async def restore(
         self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
-    ) -> Restored:
+    ) -> RestoreRecord:
         """Restore the store from a backup, completely or not at all.
 
         1. ``Conflict`` if the target is not empty and ``replace`` is False, if processes work on it, or if the backup

@@ -32,7 +32,7 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[Migration, ...] = ()
 
 
-class Migrates(Protocol):
+class Migrator(Protocol):
     """A store whose schema can be changed while programs of two versions use it."""
 
     async def migrate(self, *, contract: bool) -> Migrated:

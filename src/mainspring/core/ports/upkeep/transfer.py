@@ -50,7 +50,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 BATCH = 5_000
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a target must know before the first row."""
 
     store_id: str
@@ -72,25 +72,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     counted_until: int
 
 
-class Tally(msgspec.Struct, frozen=True):
+class RowCounts(msgspec.Struct, frozen=True):
     """The number of rows, and a checksum that does not depend on their order."""
 
     rows: int = 0
     checksum: int = 0
 
-    def plus(self, kind: str, rows: Sequence[Mapping[str, Any]]) -> "Tally":
+    def plus(self, kind: str, rows: Sequence[Mapping[str, Any]]) -> "RowCounts":
         columns = KINDS[kind]
         checksum = self.checksum
         for row in rows:
             text = "\x1f".join([str(row[column]) for column in columns])
             checksum += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-        return Tally(self.rows + len(rows), checksum & (1 << 64) - 1)
+        return RowCounts(self.rows + len(rows), checksum & (1 << 64) - 1)
 
 
 class Source(Protocol):
     """The store to move from. Its methods block: a move has nothing else to do."""
 
-    def open(self) -> Facts:
+    def open(self) -> StoreFacts:
         """Lock the store. ``Conflict`` if processes work on it, which are named, or if it was moved before."""
         ...
 
@@ -112,7 +112,7 @@ class Source(Protocol):
 class Target(Protocol):
     """The store to move to: it receives everything or nothing."""
 
-    async def open(self, facts: Facts) -> bool:
+    async def open(self, facts: StoreFacts) -> bool:
         """Return True if it already holds the same store: a move that ended before the source was marked.
 
         ``Conflict`` if it holds anything else, or processes work on it.
@@ -121,7 +121,7 @@ class Target(Protocol):
 
     async def write(self, kind: str, rows: Sequence[Row]) -> None: ...
 
-    async def tally(self, kind: str) -> Tally:
+    async def tally(self, kind: str) -> RowCounts:
         """Return the tally of the rows it holds now."""
         ...
 

@@ -18,7 +18,7 @@ _COUNTED: tuple[tuple[Metric, Callable[[GuardedBroker], int]], ...] = (
 )
 
 
-def tell_of_brokers(brokers: Brokers | None, book: Exposition) -> None:
+def export_brokers(brokers: Brokers | None, book: Exposition) -> None:
     """Report counters that are incremented where the calls are made."""
     for name, engine in ({} if brokers is None else brokers.named()).items():
         for metric, count in _COUNTED:

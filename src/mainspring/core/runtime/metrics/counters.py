@@ -8,14 +8,14 @@ from collections.abc import Sequence
 OTHER = "other"
 
 
-class Tally(defaultdict[tuple[str, ...], int]):
+class LabelCounts(defaultdict[tuple[str, ...], int]):
     """A count for each combination of labels."""
 
     def __init__(self) -> None:
         super().__init__(int)
 
 
-class Names(dict[str, str]):
+class BoundedNames(dict[str, str]):
     """Names that may be labels: the first ``most`` names; all others become ``OTHER``.
 
     A call is one dictionary lookup.
@@ -33,7 +33,7 @@ class Names(dict[str, str]):
         return name
 
 
-class Spread:
+class Histogram:
     """A histogram. ``scale``: converts values to the unit of the bounds."""
 
     __slots__ = ("_bounds", "_scale", "bounds", "counts", "total")

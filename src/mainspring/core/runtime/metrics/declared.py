@@ -18,7 +18,7 @@ _LATE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60
 _SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -40,7 +40,7 @@ class Whose(StrEnum):
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    kind: Kind
+    kind: MetricKind
     whose: Whose
     #: The description: one sentence, in Markdown for the reference.
     says: str
@@ -65,7 +65,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 ALL: list[Metric] = []
 
 
-def _declare(whose: Whose, kind: Kind, name: str, says: str, *labels: str, **more: object) -> Metric:
+def _declare(whose: Whose, kind: MetricKind, name: str, says: str, *labels: str, **more: object) -> Metric:
     metric = msgspec.convert(
         {"name": f"mainspring_{name}", "kind": kind, "whose": whose, "says": says, "labels": labels, **more}, Metric
     )
@@ -74,15 +74,15 @@ def _declare(whose: Whose, kind: Kind, name: str, says: str, *labels: str, **mor
 
 
 def _counter(whose: Whose, name: str, says: str, *labels: str, on_request: bool = False) -> Metric:
-    return _declare(whose, Kind.COUNTER, name, says, *labels, on_request=on_request)
+    return _declare(whose, MetricKind.COUNTER, name, says, *labels, on_request=on_request)
 
 
 def _gauge(whose: Whose, name: str, says: str, *labels: str) -> Metric:
-    return _declare(whose, Kind.GAUGE, name, says, *labels)
+    return _declare(whose, MetricKind.GAUGE, name, says, *labels)
 
 
 def _histogram(whose: Whose, name: str, says: str, *labels: str, buckets: tuple[float, ...]) -> Metric:
-    return _declare(whose, Kind.HISTOGRAM, name, says, *labels, buckets=buckets)
+    return _declare(whose, MetricKind.HISTOGRAM, name, says, *labels, buckets=buckets)
 
 
 BUILD = _gauge(Whose.PROCESS, "build_info", "1, with what runs here.", "version", "roles")
@@ -261,7 +261,7 @@ OUTAGES = _counter(
 ENGINE_UP = _gauge(Whose.ENGINES, "dispatch_up", "1: the engine answers this process.", "engine")
 ROUND_TRIP = _declare(
     Whose.ENGINES,
-    Kind.SUMMARY,
+    MetricKind.SUMMARY,
     "dispatch_round_trip_seconds",
     "How long its calls of the engine took; not those that wait for a hint.",
     "engine",
@@ -412,11 +412,11 @@ STANDBY_BYTES = _gauge(
 STANDARD = tuple(
     Metric(name=name, kind=kind, whose=Whose.PROCESS, says=says)
     for name, kind, says in (
-        ("process_cpu_seconds_total", Kind.COUNTER, "Time on processors."),
-        ("process_max_fds", Kind.GAUGE, "Files that it may have open."),
-        ("process_open_fds", Kind.GAUGE, "Files that it has open."),
-        ("process_resident_memory_bytes", Kind.GAUGE, "Memory in use."),
-        ("process_start_time_seconds", Kind.GAUGE, "When it started, in seconds since 1970."),
-        ("process_virtual_memory_bytes", Kind.GAUGE, "Addresses in use."),
+        ("process_cpu_seconds_total", MetricKind.COUNTER, "Time on processors."),
+        ("process_max_fds", MetricKind.GAUGE, "Files that it may have open."),
+        ("process_open_fds", MetricKind.GAUGE, "Files that it has open."),
+        ("process_resident_memory_bytes", MetricKind.GAUGE, "Memory in use."),
+        ("process_start_time_seconds", MetricKind.GAUGE, "When it started, in seconds since 1970."),
+        ("process_virtual_memory_bytes", MetricKind.GAUGE, "Addresses in use."),
     )
 )

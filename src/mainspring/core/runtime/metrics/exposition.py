@@ -15,8 +15,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from mainspring.core.runtime.metrics.counters import Spread, Tally
-from mainspring.core.runtime.metrics.declared import Kind, Metric
+from mainspring.core.runtime.metrics.counters import Histogram, LabelCounts
+from mainspring.core.runtime.metrics.declared import Metric, MetricKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,7 +33,7 @@ class Exposition:
         assert len(labels) == len(metric.labels)
         family.add_metric(labels, value)
 
-    def counts(self, metric: Metric, tally: Tally) -> None:
+    def counts(self, metric: Metric, tally: LabelCounts) -> None:
         """Add all counts of a tally. A metric without labels is always present, even with 0."""
         if not metric.labels:
             self.put(metric, sum(tally.values()))
@@ -42,13 +42,13 @@ class Exposition:
         for labels, count in list(tally.items()):
             self.put(metric, count, *labels)
 
-    def spread(self, metric: Metric, spread: Spread, *labels: str) -> None:
+    def spread(self, metric: Metric, spread: Histogram, *labels: str) -> None:
         family = self._family(metric)
         assert isinstance(family, HistogramMetricFamily)
         bounds = [*map(floatToGoString, spread.bounds), "+Inf"]
         family.add_metric(labels, list(zip(bounds, accumulate(spread.counts), strict=True)), sum_value=spread.total)
 
-    def spreads(self, metric: Metric, spreads: Mapping[str, Spread]) -> None:
+    def spreads(self, metric: Metric, spreads: Mapping[str, Histogram]) -> None:
         """Add histograms by their single label. Empty ones are left out, because a histogram has many lines."""
         self._family(metric)
         for label, spread in list(spreads.items()):
@@ -101,11 +101,11 @@ class Exporter(Collector):
 
 def _new(metric: Metric) -> Family:
     match metric.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             return CounterMetricFamily(metric.name.removesuffix("_total"), metric.plain, labels=metric.labels)
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             return GaugeMetricFamily(metric.name, metric.plain, labels=metric.labels)
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             return HistogramMetricFamily(metric.name, metric.plain, labels=metric.labels)
-        case Kind.SUMMARY:
+        case MetricKind.SUMMARY:
             return SummaryMetricFamily(metric.name, metric.plain, labels=metric.labels)

@@ -9,8 +9,8 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.counters import Names, Spread, Tally
-from mainspring.core.store import Unattempted
+from mainspring.core.runtime.metrics.counters import BoundedNames, Histogram, LabelCounts
+from mainspring.core.store import UnattemptedRuns
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.metrics.exposition import Exposition
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TRIED_AGAIN = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
 
 
-class Ended(Protocol):
+class EndedAttempt(Protocol):
     """An ended attempt, with its start and end by the same clock."""
 
     @property
@@ -31,29 +31,29 @@ class Ended(Protocol):
     def ended_at(self) -> Micros: ...
 
 
-class Figures:
+class RunMetrics:
     """The run metrics of one process. Callers report whole batches, after the store has answered."""
 
     def __init__(self, most_names: int = 100, *, tenants: bool = False) -> None:
         """``most_names``: how many tasks, queues and tenants are counted separately; the others are combined."""
-        self._tasks = Names(most_names)
-        self._queues = Names(most_names)
-        self._tenants = Names(most_names)
+        self._tasks = BoundedNames(most_names)
+        self._queues = BoundedNames(most_names)
+        self._tenants = BoundedNames(most_names)
         self._by_tenant = tenants
-        self._submitted = Tally()
-        self._attempts = Tally()
-        self._ended = Tally()
-        self._retries = Tally()
-        self._failures = Tally()
-        self._reaped = Tally()
-        self._slo_changes = Tally()
-        self._tenant_submitted = Tally()
-        self._tenant_attempts = Tally()
-        self._lateness: dict[str, Spread] = {}
-        self._durations: dict[str, Spread] = {}
-        self._call_seconds: dict[str, Spread] = {}
-        self._call_runs: dict[str, Spread] = {}
-        self._fire_lateness = Spread(declared.FIRE_LATENESS.buckets, SECOND)
+        self._submitted = LabelCounts()
+        self._attempts = LabelCounts()
+        self._ended = LabelCounts()
+        self._retries = LabelCounts()
+        self._failures = LabelCounts()
+        self._reaped = LabelCounts()
+        self._slo_changes = LabelCounts()
+        self._tenant_submitted = LabelCounts()
+        self._tenant_attempts = LabelCounts()
+        self._lateness: dict[str, Histogram] = {}
+        self._durations: dict[str, Histogram] = {}
+        self._call_seconds: dict[str, Histogram] = {}
+        self._call_runs: dict[str, Histogram] = {}
+        self._fire_lateness = Histogram(declared.FIRE_LATENESS.buckets, SECOND)
         self.known = 0
         self.fenced = 0
         self.staged = 0
@@ -70,8 +70,8 @@ class Figures:
         """Count a store call that was answered."""
         spread = self._call_seconds.get(call)
         if spread is None:
-            spread = self._call_seconds[call] = Spread(declared.CALL_SECONDS.buckets, SECOND)
-            self._call_runs[call] = Spread(declared.CALL_RUNS.buckets)
+            spread = self._call_seconds[call] = Histogram(declared.CALL_SECONDS.buckets, SECOND)
+            self._call_runs[call] = Histogram(declared.CALL_RUNS.buckets)
         spread.add(took)
         if runs:
             self._call_runs[call].add(runs)
@@ -103,7 +103,7 @@ class Figures:
         for queue, values in by_queue.items():
             _add(self._lateness, self._queues[queue], values, declared.LATENESS.buckets)
 
-    def completed(self, ended: Sequence[tuple[Ended, Completion]]) -> None:
+    def completed(self, ended: Sequence[tuple[EndedAttempt, Completion]]) -> None:
         """Count attempts whose outcome the store has accepted. The hot path: the usual case is handled per batch."""
         success = Outcome.SUCCESS
         by_task: dict[str, list[int]] = {}
@@ -143,7 +143,7 @@ class Figures:
         if runs:
             self._reaped[("expired",)] += runs
 
-    def unattempted(self, ended: Iterable[Unattempted]) -> None:
+    def unattempted(self, ended: Iterable[UnattemptedRuns]) -> None:
         """Count runs that ended without an attempt, in any process."""
         for one in ended:
             self._ended[self._tasks[one.task], one.state.value] += one.runs
@@ -194,8 +194,8 @@ class Figures:
             self._retries[(task,)] += 1
 
 
-def _add(spreads: dict[str, Spread], label: str, values: list[int], bounds: Sequence[float]) -> None:
+def _add(spreads: dict[str, Histogram], label: str, values: list[int], bounds: Sequence[float]) -> None:
     spread = spreads.get(label)
     if spread is None:
-        spread = spreads[label] = Spread(bounds, SECOND)
+        spread = spreads[label] = Histogram(bounds, SECOND)
     spread.add_all(values)

@@ -45,7 +45,7 @@ from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.tracing.sender import Sender
 
 if TYPE_CHECKING:
-    from mainspring.core.runtime.metrics.run_metrics import Ended
+    from mainspring.core.runtime.metrics.run_metrics import EndedAttempt
 
 #: Up to this many runs of one submit share its trace. In a larger submit, each run is sampled separately and has its
 #: own trace, with a link.
@@ -238,7 +238,7 @@ class Tracing:
         found = trace_of(held, self.ratio)
         return None if found is None else _beneath(found[0], span_of_attempt(held.id, held.attempt))
 
-    def completed(self, batch: Sequence[tuple["Ended", Completion]], clock: Clock) -> None:
+    def completed(self, batch: Sequence[tuple["EndedAttempt", Completion]], clock: Clock) -> None:
         """Record attempts whose outcome the store has accepted."""
         for attempt, completion in batch:
             held = attempt.held

@@ -11,7 +11,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.worker.builtin.process import Order
+from mainspring.core.worker.builtin.process import ProgramSpec
 
 _log = get_logger("mainspring.shell")
 _PERIOD = 100_000
@@ -60,7 +60,7 @@ class Confinement:
         if self._cgroup and not _writable(Path(self._cgroup)):
             raise Invalid("tasks.cgroup", f"{self._cgroup} is not a cgroup (v2) that the worker may write to")
 
-    def order(self, name: str, argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> Order:
+    def order(self, name: str, argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> ProgramSpec:
         home, controllers = self._find()
         wanted = self.limits.by_cgroup
         files = {"memory": "memory.max", "cpu": "cpu.max", "pids": "pids.max"}
@@ -74,7 +74,7 @@ class Confinement:
             entry = _entry(self._user)
             identity = (entry.pw_uid, entry.pw_gid, *os.getgrouplist(self._user, entry.pw_gid))
             environment = {**environment, "HOME": entry.pw_dir, "USER": self._user}
-        return Order(
+        return ProgramSpec(
             argv=argv,
             environment=environment,
             folder=str(folder),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.core.model.base.decode_errors import misread_payload
+from mainspring.core.model.base.decode_errors import explain_payload_error
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.base.variables import check_names
@@ -18,8 +18,8 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.builtin.confinement import Limits
 from mainspring.core.worker.builtin.failures import ContainerFailed, OutOfMemory, for_good
-from mainspring.core.worker.builtin.process import Order, in_memory
-from mainspring.core.worker.builtin.running import Task, read_exit_codes, read_limit, run
+from mainspring.core.worker.builtin.process import ProgramSpec, in_memory
+from mainspring.core.worker.builtin.running import BuiltinTask, read_exit_codes, read_limit, run
 from mainspring.core.worker.builtin.shell import environment_of
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.secrets import NO_SECRETS, Keyring
@@ -82,7 +82,7 @@ class Containers:
         try:
             call = _decode(payload)
         except msgspec.MsgspecError as error:
-            raise misread_payload(
+            raise explain_payload_error(
                 error, ContainerCall, payload, 'for example {"image": "registry.example/report:1"}'
             ) from None
         if not _REFERENCE.fullmatch(call.image):
@@ -143,10 +143,10 @@ class Containers:
             # A secret may contain characters that a payload cannot.
             raise for_good(ContainerFailed, str(error)) from None
         with in_memory(variables) as file:
-            task = Task(
+            task = BuiltinTask(
                 kind=ContainerFailed,
                 name=call.image,
-                order=Order(
+                order=ProgramSpec(
                     argv=self.argv(call, held, file.fileno()),
                     environment={**client_environment(), **_run_variables(held)},
                     folder="/",

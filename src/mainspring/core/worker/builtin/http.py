@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from mainspring.core.model.alerts.outgoing import check_url, checked_headers
-from mainspring.core.model.base.decode_errors import misread_payload
+from mainspring.core.model.base.decode_errors import explain_payload_error
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import (
     DAY,
@@ -25,7 +25,7 @@ from mainspring.core.model.base.instant import (
 from mainspring.core.model.base.secrets import check_secret_name, fill, fill_json
 from mainspring.core.model.runs.names import MAX_RESULT
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.ports.egress import Answer, Egress, NoAnswer, Outgoing
+from mainspring.core.ports.egress import Answer, Egress, NoAnswer, OutgoingRequest
 from mainspring.core.runtime.masking import masks
 from mainspring.core.runtime.tracing.current import current_traceparent
 from mainspring.core.worker.builtin import signature
@@ -34,7 +34,7 @@ from mainspring.core.worker.builtin.template import check_template, fill_templat
 from mainspring.core.worker.builtin.text import head, readable
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.reporting.attempt_reporter import current
-from mainspring.core.worker.reporting.trace import Told
+from mainspring.core.worker.reporting.trace import ReportedError
 from mainspring.core.worker.secrets import NO_SECRETS, Keyring
 
 TASK = "http"
@@ -95,7 +95,9 @@ def read_call(payload: bytes) -> HttpCall:
     try:
         call = _decode(payload)
     except msgspec.MsgspecError as error:
-        raise misread_payload(error, HttpCall, payload, 'for example {"url": "https://example.org/hook"}') from None
+        raise explain_payload_error(
+            error, HttpCall, payload, 'for example {"url": "https://example.org/hook"}'
+        ) from None
     check_url(call.url, "payload.url")
     checked_headers(call.headers, "payload.headers")
     for name in call.headers:
@@ -131,7 +133,7 @@ def http_handler(
     return AsyncHandler(TASK, invoke, harmless=True)
 
 
-async def send(call: HttpCall, request: Outgoing, egress: Egress, tenant: str) -> Answer:
+async def send(call: HttpCall, request: OutgoingRequest, egress: Egress, tenant: str) -> Answer:
     """Return an expected answer. Otherwise raise a failure that says whether it is retried."""
     try:
         answer = await egress.send(request)
@@ -146,7 +148,7 @@ async def send(call: HttpCall, request: Outgoing, egress: Egress, tenant: str) -
     return answer
 
 
-def read_status_error(call: HttpCall, answer: Answer, tenant: str = "") -> Told:
+def read_status_error(call: HttpCall, answer: Answer, tenant: str = "") -> ReportedError:
     """Return the failure for an unexpected status, either final or to be retried.
 
     Its text is the start of the body, with the status as the last line, by which failures are grouped.
@@ -176,7 +178,7 @@ def retry_after(answer: Answer) -> Micros | None:
     return max(0, min(round(pause.total_seconds() * SECOND), _LONGEST_PAUSE))
 
 
-def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], Instant]) -> Outgoing:
+def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], Instant]) -> OutgoingRequest:
     def read(name: str) -> str:
         return keyring.read(held.tenant, name)
 
@@ -195,7 +197,7 @@ def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], 
     if "traceparent" not in given and (trace := current_traceparent()):
         headers["traceparent"] = trace
     headers |= marks(held, read(call.sign) if call.sign else "", now, body or b"")
-    return Outgoing(method=call.verb, url=url, headers=headers, body=body, timeout=call.limit())
+    return OutgoingRequest(method=call.verb, url=url, headers=headers, body=body, timeout=call.limit())
 
 
 def marks(held: HeldRun, secret: str, now: Callable[[], Instant], body: bytes) -> dict[str, str]:

@@ -34,7 +34,7 @@ _COUNT_SHARE = 20
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
 
-class Order:
+class LaunchSpec:
     """The decoded order: alternating kinds and values, separated by zero bytes."""
 
     def __init__(self, data: bytes) -> None:
@@ -111,7 +111,7 @@ def counted(path: str, name: str) -> int:
         return 0
 
 
-def start(order: Order, cgroup: Cgroup) -> int:
+def start(order: LaunchSpec, cgroup: Cgroup) -> int:
     """Fork the program and return its process id. Raises ``OSError`` if it cannot be started."""
     launcher = os.getpid()
     read_end, write_end = os.pipe()
@@ -135,7 +135,7 @@ def start(order: Order, cgroup: Cgroup) -> int:
     return pid
 
 
-def become(order: Order, cgroup: Cgroup, launcher: int) -> None:
+def become(order: LaunchSpec, cgroup: Cgroup, launcher: int) -> None:
     """Set up the new process: session, cgroup, limits, user and privileges."""
     os.setsid()
     cgroup.join()
@@ -161,7 +161,7 @@ def become(order: Order, cgroup: Cgroup, launcher: int) -> None:
     os.chdir(order.folder)
 
 
-def replace(order: Order) -> None:
+def replace(order: LaunchSpec) -> None:
     """Execute the program.
 
     Avoids the standard library's search, which imports modules that the user may not be able to read.
@@ -282,7 +282,7 @@ def attend(tree: Tree, line: int, wakeup: int, most: int) -> None:
             tree.reap()
 
 
-def serve(order: Order, line: int) -> str:
+def serve(order: LaunchSpec, line: int) -> str:
     """Start the program, wait for its end, and return the result as JSON."""
     wakeup, ringer = os.pipe()
     os.set_blocking(ringer, False)
@@ -317,7 +317,7 @@ def serve(order: Order, line: int) -> str:
 
 def main() -> None:
     with open(int(sys.argv[1]), "rb") as file:
-        order = Order(file.read())
+        order = LaunchSpec(file.read())
     line = int(sys.argv[2])
     os.set_inheritable(line, False)
     told = serve(order, line)

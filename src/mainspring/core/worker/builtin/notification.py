@@ -12,8 +12,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.ports.egress import Egress, Outgoing
-from mainspring.core.ports.mail import Letter, Mail, NotTaken
+from mainspring.core.ports.egress import Egress, OutgoingRequest
+from mainspring.core.ports.mail import Email, Mail, MailRejected
 from mainspring.core.worker.builtin.failures import HttpFailed, MailFailed, for_good
 from mainspring.core.worker.builtin.http import HttpCall, marks, send
 from mainspring.core.worker.handler import AsyncHandler
@@ -23,7 +23,7 @@ from mainspring.core.worker.secrets import Keyring
 _SOURCE = "mainspring"
 
 
-def notification_handler(channels: Mapping[str, Channel], passing: "Passing") -> AsyncHandler:
+def notification_handler(channels: Mapping[str, Channel], passing: "AlertRelay") -> AsyncHandler:
     """Build the handler.
 
     Destination and secret come from the worker's settings: a payload cannot send anything elsewhere.
@@ -42,7 +42,7 @@ def notification_handler(channels: Mapping[str, Channel], passing: "Passing") ->
     return AsyncHandler(NOTIFICATION, invoke, harmless=True)
 
 
-class Passing:
+class AlertRelay:
     """Formats a message for its channel, and sends it."""
 
     def __init__(
@@ -77,14 +77,14 @@ class Passing:
         """Post a body. ``shown``: the text to show for a URL that is itself a secret."""
         call = HttpCall(url=shown or url, method="POST")
         given = {"Content-Type": "application/json", "User-Agent": "mainspring", **headers}
-        request = Outgoing(method="POST", url=url, headers=given, body=body, timeout=call.limit())
+        request = OutgoingRequest(method="POST", url=url, headers=given, body=body, timeout=call.limit())
         await send(call, request, self._egress(), held.tenant)
 
     async def _write(self, channel: Channel, message: Message, password: str, held: HeldRun) -> None:
         to = (channel.address_of(message.owner),) if channel.writes_to_owners else channel.addresses_of(message.to)
         if self._mail is None or channel.server is None or not to or not all(to):
             raise for_good(MailFailed, f"channel {channel.name} writes to no such address")
-        letter = Letter(
+        letter = Email(
             sender=channel.sender,
             to=to,
             subject=title_of(message.notice),
@@ -93,5 +93,5 @@ class Passing:
         )
         try:
             await self._mail.send(channel.server, password, letter)
-        except NotTaken as error:
+        except MailRejected as error:
             raise (for_good(MailFailed, str(error)) if error.for_good else MailFailed(str(error))) from None

@@ -25,7 +25,7 @@ _LONGEST_LINE = 64 * 1024
 _PATIENCE = 2.0
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What to run, as which user, and with which limits."""
 
     argv: Sequence[str]
@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return b"\0".join(os.fsencode(word) for pair in words for word in pair)
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a program."""
 
     #: The exit code as Python has it: a negative number for a signal.
@@ -149,9 +149,9 @@ class Program:
       kills the program (on Linux), and the worker kills every process with the mark of the run.
     """
 
-    def __init__(self, order: Order, *, stdin: bytes, keep: int, tell: Callable[[bytes, bool], None]) -> None:
+    def __init__(self, order: ProgramSpec, *, stdin: bytes, keep: int, tell: Callable[[bytes, bool], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        self.ended: asyncio.Future[ProgramResult] = self._loop.create_future()
         self._marks = _marks(order.environment)
         ours, theirs = socket.socketpair()
         try:
@@ -205,16 +205,16 @@ class Program:
                 told += data
         code = self._process.wait()
         try:
-            ended = msgspec.json.decode(bytes(told), type=Ended)
+            ended = msgspec.json.decode(bytes(told), type=ProgramResult)
         except msgspec.MsgspecError:
             # The launcher was killed.
             kill_marked(self._marks)
-            ended = Ended(code=code if code < 0 else -signal.SIGKILL)
+            ended = ProgramResult(code=code if code < 0 else -signal.SIGKILL)
         self._line.close()
         with suppress(RuntimeError):  # The loop is closed: there is no receiver left.
             self._loop.call_soon_threadsafe(self._tell, ended)
 
-    def _tell(self, ended: Ended) -> None:
+    def _tell(self, ended: ProgramResult) -> None:
         if not self.ended.done():
             self.ended.set_result(ended)
 

@@ -16,10 +16,10 @@ from mainspring.core.model.runs.names import MAX_RESULT
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.failures import OutOfMemory, for_good, for_now
-from mainspring.core.worker.builtin.process import Ended, Order, Program
+from mainspring.core.worker.builtin.process import Program, ProgramResult, ProgramSpec
 from mainspring.core.worker.builtin.text import readable, tail
 from mainspring.core.worker.reporting.attempt_reporter import current
-from mainspring.core.worker.reporting.trace import Told
+from mainspring.core.worker.reporting.trace import ReportedError
 
 #: How many bytes of each of stdout and stderr are kept, from the end.
 KEPT = 16 * 1024
@@ -58,14 +58,14 @@ def read_limit(timeout: float | str | None) -> Micros | None:
     return limit
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltinTask(msgspec.Struct, frozen=True, kw_only=True):
     """One program of one attempt."""
 
     #: The class of its failures.
-    kind: type[Told]
+    kind: type[ReportedError]
     #: Its name in messages.
     name: str
-    order: Order
+    order: ProgramSpec
     stdin: bytes
     limit: Micros | None
     grace: Micros
@@ -111,7 +111,7 @@ class _Listener:
         return False
 
 
-async def run(task: Task, held: HeldRun) -> bytes:
+async def run(task: BuiltinTask, held: HeldRun) -> bytes:
     """Return the result, or raise a failure that says whether it is retried. Returns only when no process is left."""
     listener = _Listener(held.tenant)
     longest = masks.longest(held.tenant)
@@ -145,7 +145,9 @@ def _kept(data: bytes, tenant: str, doubtful: int) -> str:
     return masks.text(tenant, readable(data))[doubtful:][-KEPT:]
 
 
-def _failure(task: Task, ended: Ended, stdout: str, stderr: str, *, in_time: bool, pause: Micros) -> Told:
+def _failure(
+    task: BuiltinTask, ended: ProgramResult, stdout: str, stderr: str, *, in_time: bool, pause: Micros
+) -> ReportedError:
     def text(why: str) -> str:
         return "\n".join(filter(None, [stdout[-_SHOWN:].rstrip(), stderr[-_SHOWN:].rstrip(), why]))
 

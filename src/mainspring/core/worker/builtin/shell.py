@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.core.model.base.decode_errors import misread_payload
+from mainspring.core.model.base.decode_errors import explain_payload_error
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Micros, isoformat
 from mainspring.core.model.base.variables import check_allowed, check_names
@@ -20,7 +20,7 @@ from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.worker.builtin.confinement import Confinement
 from mainspring.core.worker.builtin.failures import ScriptFailed, for_good
-from mainspring.core.worker.builtin.running import Task, read_exit_codes, read_limit, run
+from mainspring.core.worker.builtin.running import BuiltinTask, read_exit_codes, read_limit, run
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.secrets import NO_SECRETS, Keyring
 
@@ -53,7 +53,7 @@ def read_call(payload: bytes) -> ShellCall:
     try:
         call = _decode(payload)
     except msgspec.MsgspecError as error:
-        raise misread_payload(error, ShellCall, payload, 'for example {"script": "cleanup.py"}') from None
+        raise explain_payload_error(error, ShellCall, payload, 'for example {"script": "cleanup.py"}') from None
     if bool(call.script) == bool(call.command):
         raise Invalid("payload", "needs either a script or a command")
     if call.command and bytes(call.params) != b"{}":
@@ -176,7 +176,7 @@ class Shell:
 
         return AsyncHandler(TASK, invoke, harmless=True)
 
-    def _task(self, call: ShellCall, held: HeldRun) -> Task:
+    def _task(self, call: ShellCall, held: HeldRun) -> BuiltinTask:
         if call.script:
             argv: Sequence[str] = [*self._find(call.script), *arguments(call.params)]
             name, stdin = call.script, bytes(call.params)
@@ -184,7 +184,7 @@ class Shell:
             argv, name, stdin = self._argv(call.command), call.command[0], b""
         folder = self._scripts.resolve() if self._scripts is not None else Path("/")
         cgroup = f"mainspring-{held.id}-{held.fence}"
-        return Task(
+        return BuiltinTask(
             kind=ScriptFailed,
             name=name,
             order=self._confinement.order(cgroup, argv, {**environment_of(held), **call.env}, folder),

@@ -103,6 +103,6 @@ class BuiltinTasks:
             found[WEBHOOK] = webhook.webhook_handler(self._webhooks, egress, self._keyring, now)
         if self._notifications.channels:
             channels = self._notifications.channels
-            passing = notification.Passing(egress, self._mail, self._keyring, now)
+            passing = notification.AlertRelay(egress, self._mail, self._keyring, now)
             found[NOTIFICATION] = notification.notification_handler(channels, passing)
         return found

@@ -8,7 +8,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.events.webhooks import Delivery, Webhook
 from mainspring.core.model.runs.reserved import WEBHOOK
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.ports.egress import Egress, Outgoing
+from mainspring.core.ports.egress import Egress, OutgoingRequest
 from mainspring.core.worker.builtin.failures import HttpFailed, for_good
 from mainspring.core.worker.builtin.http import HttpCall, marks, send
 from mainspring.core.worker.handler import AsyncHandler
@@ -39,7 +39,7 @@ def webhook_handler(
         body = bytes(delivery.events)
         headers = {"Content-Type": CONTENT_TYPE, "User-Agent": "mainspring"}
         headers |= marks(held, keyring.read(held.tenant, webhook.secret), now, body)
-        request = Outgoing(method="POST", url=webhook.url, headers=headers, body=body, timeout=call.limit())
+        request = OutgoingRequest(method="POST", url=webhook.url, headers=headers, body=body, timeout=call.limit())
         await send(call, request, egress(), held.tenant)
 
     return AsyncHandler(WEBHOOK, invoke, harmless=True)

@@ -21,16 +21,16 @@ from mainspring.core.runtime.django import set_up_django
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.executors.cpu import of_process, of_thread
 from mainspring.core.worker.executors.frames import (
+    AttemptEnded,
     Begin,
-    Ended,
     Finish,
     Frames,
     FromChild,
     Interrupt,
     Ready,
-    Refused,
+    Reported,
     Start,
-    Tells,
+    StartRefused,
     decode_to_child,
     encode,
 )
@@ -142,7 +142,7 @@ class Child:
                 capture.begin()
             self._host.open(self._application)
         except BaseException as error:
-            self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
+            self._send(StartRefused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
             return False
         self._descriptors.append(begin.lifeline)
         self._files = [identify(descriptor) for descriptor in self._descriptors]
@@ -189,7 +189,7 @@ class Child:
             self._tell(entry.reporter)
             # Closed, or closed and opened again as another file, into which later runs would print.
             broken = [identify(descriptor) for descriptor in self._descriptors] != self._files
-            self._send(Ended(start.key, result, error, memory, cause, entry.reporter.spent(), broken))
+            self._send(AttemptEnded(start.key, result, error, memory, cause, entry.reporter.spent(), broken))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
         handler = self._handlers.get(held.task)
@@ -219,7 +219,7 @@ class Child:
     def _tell(self, reporter: AttemptReporter[int]) -> None:
         with self._taking:
             if reporter.waiting:
-                self._send(Tells(reporter.owner, reporter.take()))
+                self._send(Reported(reporter.owner, reporter.take()))
 
     def _send(self, message: FromChild) -> None:
         frame = encode(message)

@@ -103,8 +103,8 @@ class ChildPool:
             now = self._clock.monotonic()
             self._waiting.append((attempt, now))
             self._watch(now + self._patience)
-            attempt.lane.narrow = self
-            attempt.lane.narrow_until = now + _NARROW
+            attempt.group.narrow = self
+            attempt.group.narrow_until = now + _NARROW
 
     def stop(self, attempt: Attempt) -> None:
         child = self._where.get(attempt)
@@ -160,8 +160,8 @@ class ChildPool:
         if self._start_error is not None:
             self._outcomes.failed(attempt, self._start_error)
             return
-        attempt.lane.narrow = self
-        attempt.lane.narrow_until = now + _NARROW
+        attempt.group.narrow = self
+        attempt.group.narrow_until = now + _NARROW
         self._outcomes.released(attempt, reason)
 
     async def close(self) -> None:

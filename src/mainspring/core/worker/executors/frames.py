@@ -6,8 +6,8 @@ import msgspec
 
 from mainspring.core.model.runs.cause import Cause
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.usage import Spent
-from mainspring.core.worker.reporting.attempt_reporter import Told
+from mainspring.core.model.runs.usage import AttemptCost
+from mainspring.core.worker.reporting.attempt_reporter import ReportBatch
 
 _LENGTH = 4
 
@@ -58,20 +58,20 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The application is loaded."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class StartRefused(msgspec.Struct, frozen=True, tag="refused"):
     """The application could not be loaded."""
 
     error: str
 
 
-class Tells(msgspec.Struct, frozen=True, tag="tells"):
+class Reported(msgspec.Struct, frozen=True, tag="tells"):
     """A running call sends a sign of life, and possibly reports."""
 
     key: int
-    told: Told
+    told: ReportBatch
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
+class AttemptEnded(msgspec.Struct, frozen=True, tag="ended"):
     """A call has ended."""
 
     key: int
@@ -79,13 +79,13 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     error: str | None
     memory: int
     cause: Cause
-    spent: Spent | None = None
+    spent: AttemptCost | None = None
     #: The handler closed descriptors that the child needs: it takes no more runs.
     broken: bool = False
 
 
 ToChild: TypeAlias = Begin | Start | Interrupt | Finish
-FromChild: TypeAlias = Ready | Refused | Tells | Ended
+FromChild: TypeAlias = Ready | StartRefused | Reported | AttemptEnded
 
 _encoder = msgspec.msgpack.Encoder()
 _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from mainspring.core.model.runs.cause import cause_of
-from mainspring.core.model.runs.handler_errors import LookAgain
+from mainspring.core.model.runs.handler_errors import Snooze
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.attempt import Attempt
@@ -44,7 +44,7 @@ class LoopExecutor:
         current.set(reporter)
         try:
             result = await invoke(attempt.held)
-        except LookAgain as wait:
+        except Snooze as wait:
             # Its work so far may be repeated, even for at-most-once runs.
             attempt.begun = False
             self._outcomes.released(attempt, str(wait), wait.delay)

@@ -18,15 +18,15 @@ from mainspring.core.runtime import log_lines
 from mainspring.core.worker.attempt import Attempt, Stop
 from mainspring.core.worker.executors.channel import Channel
 from mainspring.core.worker.executors.frames import (
+    AttemptEnded,
     Begin,
-    Ended,
     Finish,
     FromChild,
     Interrupt,
     Ready,
-    Refused,
+    Reported,
     Start,
-    Tells,
+    StartRefused,
 )
 from mainspring.core.worker.executors.lifeline import Lifeline
 from mainspring.core.worker.executors.marks import kill_marked, marked
@@ -222,13 +222,15 @@ class ChildProcess:
                 for attempt in backlog:
                     self._begin(attempt)
                 self._owner.started()
-            case Refused(error=error):
+            case StartRefused(error=error):
                 self.refuse(error)
-            case Tells(key=key, told=told):
+            case Reported(key=key, told=told):
                 teller = self._running.get(key)
                 if teller is not None and teller.reporter is not None:
                     teller.reporter.tell(told)
-            case Ended(key=key, result=result, error=error, memory=memory, cause=cause, spent=spent, broken=broken):
+            case AttemptEnded(
+                key=key, result=result, error=error, memory=memory, cause=cause, spent=spent, broken=broken
+            ):
                 attempt = self._running.pop(key)
                 if attempt.reporter is not None and spent is not None:
                     attempt.reporter.was_spent(spent)

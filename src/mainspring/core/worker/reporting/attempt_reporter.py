@@ -15,7 +15,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.traces import ids_in
-from mainspring.core.model.runs.usage import MOST_UNITS, Spent
+from mainspring.core.model.runs.usage import MOST_UNITS, AttemptCost
 from mainspring.core.ports.storage.catalog import MOST_LOG_BYTES
 from mainspring.core.runtime import log_lines
 from mainspring.core.runtime.log import get_logger
@@ -36,7 +36,7 @@ Owner = TypeVar("Owner")
 Listened = TypeVar("Listened")
 
 
-class Told(msgspec.Struct, frozen=True, tag="told"):
+class ReportBatch(msgspec.Struct, frozen=True, tag="told"):
     """What an attempt has reported since the last take."""
 
     progress: tuple[float, float | None, str] | None = None
@@ -127,20 +127,20 @@ class AttemptReporter(Generic[Owner]):
         self.costs = True
         self._cpu = cpu
 
-    def was_spent(self, spent: Spent) -> None:
+    def was_spent(self, spent: AttemptCost) -> None:
         """Add the cost that was recorded in another process."""
         if spent.cpu is not None:
             self.used_cpu(spent.cpu)
         for unit, amount in spent.units.items():
             self.spend(unit, amount)
 
-    def spent(self) -> Spent:
+    def spent(self) -> AttemptCost:
         """Return the cost of the attempt beyond its duration."""
         units: dict[str, float] = {}
         for mine in list((self._spent or {}).values()):
             for unit, amount in mine.items():
                 units[unit] = units.get(unit, 0.0) + amount
-        return Spent(cpu=self._cpu, units=dict(sorted(units.items())[:MOST_UNITS]))
+        return AttemptCost(cpu=self._cpu, units=dict(sorted(units.items())[:MOST_UNITS]))
 
     def heartbeat(self) -> None:
         self.alive = True
@@ -199,7 +199,7 @@ class AttemptReporter(Generic[Owner]):
             for line in text.split("\n"):
                 _output.info(line, **found)
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: ReportBatch) -> None:
         """Add reports that were made in another process."""
         self.alive = True
         if told.progress is not None:
@@ -209,10 +209,10 @@ class AttemptReporter(Generic[Owner]):
         for piece in told.log:
             self.log(piece)
 
-    def take(self) -> Told:
+    def take(self) -> ReportBatch:
         self.waiting = False
         if not self.ever:
-            return Told()
+            return ReportBatch()
         boxes = self._boxes()
         lines = []
         while boxes.lines:
@@ -221,7 +221,7 @@ class AttemptReporter(Generic[Owner]):
         if boxes.dropped:
             dropped, boxes.dropped = boxes.dropped, 0
             lines.append(f"… {dropped} lines dropped here: they came faster than they could be kept")
-        return Told(
+        return ReportBatch(
             boxes.progress.popleft() if boxes.progress else None,
             _pieces(lines),
             boxes.state.popleft() if boxes.state else None,

@@ -16,7 +16,7 @@ _DEMO = f"{_ROOT / 'demo'}{os.sep}"
 _LAST_FRAMES = 12
 
 
-class Told(Exception):
+class ReportedError(Exception):
     """A failure outside this program whose message says everything: its traceback is omitted."""
 
 
@@ -34,7 +34,7 @@ def describe(error: BaseException) -> str:
 
 def _describe(error: BaseException) -> str:
     try:
-        if isinstance(error, Told):
+        if isinstance(error, ReportedError):
             # Failures are grouped by the last line; printed output precedes it.
             before, _, last = str(error).rpartition("\n")
             return f"{before}\n{type(error).__name__}: {last}".lstrip("\n")

@@ -22,7 +22,7 @@ from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import SECOND, isoformat
-from mainspring.core.model.runs.restored import Doubt, KnownEnd, Restored, Unfinished
+from mainspring.core.model.runs.restored import KnownOutcome, RestoreRecord, Uncertainty, Unfinished
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import Pause
@@ -260,7 +260,7 @@ def restore(
 
 
 async def _complete_or_cancel(
-    settings: Settings, restored: Restored, done: list[KnownEnd]
+    settings: Settings, restored: RestoreRecord, done: list[KnownOutcome]
 ) -> tuple[int, Counter[RunState], int]:
     """Complete the known runs, and cancel the rest if asked to.
 
@@ -320,13 +320,13 @@ def _describe_pause(paused: Pause | None) -> str:
     return f"everything is paused by {paused.author}" + (f": {paused.why}" if paused.why else "")
 
 
-async def _review(settings: Settings) -> tuple[Restored, Pause | None, list[tuple[RunView, Doubt]]]:
+async def _review(settings: Settings) -> tuple[RestoreRecord, Pause | None, list[tuple[RunView, Uncertainty]]]:
     async with open_store(settings) as store:
         restored = await read_last_restore(store)
         return restored, await read_pause_of_all(store), await list_in_doubt(store, restored)
 
 
-def _doubt_out(run: RunView, doubt: Doubt) -> DoubtOut:
+def _doubt_out(run: RunView, doubt: Uncertainty) -> DoubtOut:
     return DoubtOut(
         id=run.id,
         tenant=run.tenant,
@@ -375,7 +375,7 @@ def _describe_completed(completed: Counter[RunState], skipped: int) -> str:
     return f"{state}; {skipped:,} lines report no end and were skipped" if skipped else state
 
 
-async def _complete_known(settings: Settings, ends: list[KnownEnd]) -> Counter[RunState]:
+async def _complete_known(settings: Settings, ends: list[KnownOutcome]) -> Counter[RunState]:
     async with open_store(settings) as store:
         return await complete_known(store, await read_last_restore(store), ends)
 

@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, check_id
 from mainspring.core.model.events.events import ENDS
 from mainspring.core.model.runs.names import clean_error
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import ENDED, RunState
 
 #: Reason of a run whose end was reported by such a file.
@@ -41,7 +41,7 @@ class _Line(msgspec.Struct, rename="camel"):
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def read_known_ends(file: Path) -> tuple[list[KnownEnd], int]:
+def read_known_ends(file: Path) -> tuple[list[KnownOutcome], int]:
     """Read how runs ended, the last line per run, and count the lines that report no end. ``-`` is stdin."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
@@ -53,10 +53,10 @@ def read_known_ends(file: Path) -> tuple[list[KnownEnd], int]:
     return list(ends.values()), found.count(None)
 
 
-def _parse_line(line: str, number: int) -> KnownEnd | None:
+def _parse_line(line: str, number: int) -> KnownOutcome | None:
     """Parse a line; None if it reports no end."""
     if not line.startswith("{"):
-        return KnownEnd(run=_parse_run_id(line, number), reason=_REASON)
+        return KnownOutcome(run=_parse_run_id(line, number), reason=_REASON)
     try:
         found = msgspec.json.decode(line, type=_Line)
     except msgspec.MsgspecError as error:
@@ -65,7 +65,7 @@ def _parse_line(line: str, number: int) -> KnownEnd | None:
     if state is None:
         return None
     error_text = found.data.error or found.error_message
-    end = KnownEnd(
+    end = KnownOutcome(
         run=_parse_run_id(found.data.run_id or found.run_id or found.id, number),
         state=state,
         reason=clean_error(found.data.reason or found.reason) or _REASON,

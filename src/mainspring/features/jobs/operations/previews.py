@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.instant import DAY, Instant, format_duration, isoformat
-from mainspring.core.model.schedules.closed_periods import Closed, Closings, closings_of
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, CompiledCalendar, select_closed_periods
 from mainspring.core.model.schedules.cron import Cron, clock_changes, load_zone, parts
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule, describe, next_after
@@ -150,12 +150,12 @@ def _build_spec(job: Job, fields: JobFields) -> JobSpec:
 async def _preview_recurring(api: Api, new: NewJob, now: Instant, count: int, *, is_new: bool = False) -> JobPreview:
     spec = new.spec
     await api.admission.check_calendars(new.tenant, spec.calendars)
-    job, closings = _build_planned(new, now), await _read_closed_periods(api, new)
-    ticks = [] if closings is None else coming(job, closings, count)
+    job, closed_periods = _build_planned(new, now), await _read_closed_periods(api, new)
+    ticks = [] if closed_periods is None else coming(job, closed_periods, count)
     return JobPreview(
         schedule_type="cron" if isinstance(spec.schedule, CronSchedule) else "interval",
         words=describe(spec.schedule, job.id),
-        next_fires=[isoformat(at) for at in next_starts(job, closings, count)],
+        next_fires=[isoformat(at) for at in next_starts(job, closed_periods, count)],
         ticks=[
             UpcomingTick(scheduled_for=isoformat(tick), starts=format_time(at), reason=why) for tick, at, why in ticks
         ],
@@ -179,10 +179,10 @@ def _build_planned(new: NewJob, now: Instant) -> Job:
     )
 
 
-async def _read_closed_periods(api: Api, new: NewJob) -> Closings | None:
-    known = [Closed(calendar) for calendar in await api.store.calendars(new.tenant)]
+async def _read_closed_periods(api: Api, new: NewJob) -> ClosedPeriods | None:
+    known = [CompiledCalendar(calendar) for calendar in await api.store.calendars(new.tenant)]
     spec = new.spec
-    return closings_of(known, spec.calendars, spec.tags, spec.queue, spec.when_closed)
+    return select_closed_periods(known, spec.calendars, spec.tags, spec.queue, spec.when_closed)
 
 
 def _list_clock_changes(spec: JobSpec, key: str, now: Instant) -> list[ClockChangeOut]:

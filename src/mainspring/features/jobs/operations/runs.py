@@ -263,12 +263,12 @@ async def next_fires(api: Api, call: Call[Empty, NextQuery]) -> Answer:
     found = await find_job(api, call)
     ticks: list[UpcomingTick] = []
     if isinstance(found, Job):
-        closings = (await api.closed_times.of([found])).get(found.id)
-        fires = next_starts(found, closings, call.query.n)
-        if closings is not None:
+        closed_periods = (await api.closed_times.of([found])).get(found.id)
+        fires = next_starts(found, closed_periods, call.query.n)
+        if closed_periods is not None:
             ticks = [
                 UpcomingTick(scheduled_for=isoformat(tick), starts=format_time(starts), reason=reason)
-                for tick, starts, reason in coming(found, closings, call.query.n)
+                for tick, starts, reason in coming(found, closed_periods, call.query.n)
             ]
     else:
         fires = [found.due] if found.state in (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED) else []

@@ -25,13 +25,13 @@ from mainspring.cli.output import AsJson, console, distance, echo_json, table
 from mainspring.config.runtime import system_time
 from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant, to_datetime
 from mainspring.core.model.schedules.calendar import WhenClosed
-from mainspring.core.model.schedules.closed_periods import Closed, Closings
+from mainspring.core.model.schedules.closed_periods import ClosedPeriods, CompiledCalendar
 from mainspring.core.model.schedules.cron import (
     ClockChange,
     Cron,
     DstFold,
     DstGap,
-    Part,
+    FieldRange,
     clock_changes,
     load_zone,
     parts,
@@ -66,7 +66,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expression: str
     timezone: str
     words: str
-    fields: list[Part]
+    fields: list[FieldRange]
     dst_gap: str
     dst_fold: str
     #: Whether the DST rules apply. If not, the schedule goes by elapsed time.
@@ -127,18 +127,18 @@ def explain(
     mainspring cron explain "0 9 * * *" --calendar weekends --when-closed after
     """
     after = system_time() if start is None else parse_instant(start, "--from")
-    closings = None
+    closed_periods = None
     if calendar:
         where = choose(profile, url, key, store, config, tenant)
-        closings = Closings(asyncio.run(_load_calendars(where, calendar)), when_closed)
-    found = build_explanation(expression, tz, gap, fold, after, count, closings)
+        closed_periods = ClosedPeriods(asyncio.run(_load_calendars(where, calendar)), when_closed)
+    found = build_explanation(expression, tz, gap, fold, after, count, closed_periods)
     if json:
         echo_json(found)
     else:
         _show_explanation(found)
 
 
-async def _load_calendars(where: Where, names: list[str]) -> list[Closed]:
+async def _load_calendars(where: Where, names: list[str]) -> list[CompiledCalendar]:
     """Load the calendars from the API or the store that the options select."""
     # Import here: without calendars, none of it is needed.
     from mainspring.http.schemas.calendars import CalendarOut, read_calendar
@@ -147,7 +147,7 @@ async def _load_calendars(where: Where, names: list[str]) -> list[Closed]:
         answers = [
             await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant}) for name in names
         ]
-    return [Closed(read_calendar(read(answer, CalendarOut))) for answer in answers]
+    return [CompiledCalendar(read_calendar(read(answer, CalendarOut))) for answer in answers]
 
 
 def build_explanation(
@@ -157,7 +157,7 @@ def build_explanation(
     fold: DstFold,
     after: Instant,
     count: int,
-    closings: Closings | None = None,
+    closed_periods: ClosedPeriods | None = None,
 ) -> Explanation:
     cron = Cron.parse(expression, field="expression")
     zone = load_zone(tz, "--tz")
@@ -166,7 +166,7 @@ def build_explanation(
     while len(ticks) < count and (following := cron.next_after(tick, zone, gap, fold)) is not None:
         tick = following
         local = to_datetime(tick).astimezone(zone)
-        at, reason = (tick, "") if closings is None else closings.place(tick)
+        at, reason = (tick, "") if closed_periods is None else closed_periods.place(tick)
         ticks.append(
             UpcomingTick(
                 local=local.isoformat(),

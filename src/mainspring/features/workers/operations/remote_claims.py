@@ -147,8 +147,8 @@ async def claim(api: Api, call: Call[ClaimIn, Empty]) -> Answer:
                 # No notification announced these runs, so there may be more for other requests.
                 api.wakeups.notify([queue_topic(queue) for queue in queues])
             if runs or remaining <= 0 or heartbeat.draining or disconnected.done() or api.leaving:
-                if api.metrics.figures is not None and runs:
-                    api.metrics.figures.claimed(runs)
+                if api.metrics.runs is not None and runs:
+                    api.metrics.runs.claimed(runs)
                 found = [_claimed_out(run, _choose_traceparent(api, run)) for run in runs]
                 return Answer(200, ClaimOut(claim=number, runs=found, draining=heartbeat.draining))
             # Spread the claims of requests for the same queues, so that one of them claims about once a second.

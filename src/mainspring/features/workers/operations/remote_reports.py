@@ -22,7 +22,7 @@ from mainspring.core.model.runs.completion import (
 from mainspring.core.model.runs.names import MAX_ERROR, MAX_NAME, MAX_RESULT
 from mainspring.core.model.runs.retry import LONGEST_DELAY
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.usage import MOST_AMOUNT, MOST_UNITS, Spent, check_units
+from mainspring.core.model.runs.usage import MOST_AMOUNT, MOST_UNITS, AttemptCost, check_units
 from mainspring.core.ports.storage.catalog import LogReport, ProgressReport
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.http.context import Api
@@ -235,7 +235,7 @@ def _add_cost(completion: Completion, body: CompleteIn | FailIn) -> Completion:
     if body.cpu_seconds is None and not body.units:
         return completion
     cpu = None if body.cpu_seconds is None else round(body.cpu_seconds * SECOND)
-    return msgspec.structs.replace(completion, spent=Spent(cpu=cpu, units=body.units))
+    return msgspec.structs.replace(completion, spent=AttemptCost(cpu=cpu, units=body.units))
 
 
 def _build_cause(body: FailIn) -> Cause:
@@ -258,7 +258,7 @@ async def _complete(
     if completion is None:
         # No attempt runs under this fence. Only the store can tell a repeated report from one that came too late.
         completion = Completion(
-            run=run, fence=call.body.fence, outcome=outcome, state=_STATES_BY_OUTCOME[outcome], lets_go=True
+            run=run, fence=call.body.fence, outcome=outcome, state=_STATES_BY_OUTCOME[outcome], unblocks_others=True
         )
     answer = (await api.store.complete([completion]))[0]
     if held is not None:
@@ -279,15 +279,15 @@ class _EndedAttempt(NamedTuple):
 
 
 def _record_metrics(api: Api, held: HeldRun | None, completion: Completion, answer: CompletionAnswer) -> None:
-    figures = api.metrics.figures
-    if figures is None:
+    runs = api.metrics.runs
+    if runs is None:
         return
     if answer is CompletionAnswer.STALE:
-        figures.fenced += 1
+        runs.fenced += 1
     elif answer is CompletionAnswer.ACCEPTED and held is not None:
         # Measure by this node's clock: no process here observed the start of the attempt.
         came_at = held.started_at
-        figures.completed([(_EndedAttempt(held, came_at, max(api.clock.now(), came_at)), completion)])
+        runs.completed([(_EndedAttempt(held, came_at, max(api.clock.now(), came_at)), completion)])
 
 
 _STATES_BY_OUTCOME = {

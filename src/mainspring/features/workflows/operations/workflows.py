@@ -21,7 +21,7 @@ from mainspring.core.model.workflows.workflow import FIRST_TAG, Node, newest, re
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Page as Found
 from mainspring.core.ports.storage.catalog import Reads, RunFilter
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_run
 from mainspring.http.jobs.submission import KEY_HEADER
@@ -389,7 +389,7 @@ async def _list_warnings(api: Api, runs: list[NewRun]) -> list[str]:
 
 
 def _created_out(
-    workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepted], warnings: list[str]
+    workflow: RunId, name: str, runs: list[NewRun], accepted: list[SubmitResult], warnings: list[str]
 ) -> Answer:
     nodes = {
         run.about.node: str(answer.id) for run, answer in zip(runs, accepted, strict=True) if run.about is not None

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
 from mainspring.stores.changes import Change
 from mainspring.stores.memory.tables import Tables
@@ -22,7 +22,7 @@ class MemoryCalendars:
     async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
         return self._tables.calendars.get((tenant, name), [])[: -limit - 1 : -1]
 
-    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+    async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
         versions = sorted(self._tables.calendars.items())
         return almanacs_of(kept[-1] for (tenant, _), kept in versions if tenant in tenants)
 

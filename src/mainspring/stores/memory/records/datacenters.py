@@ -8,7 +8,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.cluster.datacenters import place_of, preference_of, serving
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.stores.memory.tables import Tables
 
 
@@ -16,16 +16,16 @@ class MemoryDatacenters:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def places(self) -> list[Place]:
+    async def datacenters(self) -> list[DatacenterStatus]:
         with self._tables.transaction() as now:
             return self._count_processes(now)
 
-    def _count_processes(self, now: Instant) -> list[Place]:
-        found: dict[str, Place] = {}
+    def _count_processes(self, now: Instant) -> list[DatacenterStatus]:
+        found: dict[str, DatacenterStatus] = {}
         for row in self._tables.sessions.values():
             if not row.datacenter or (row.lease_until < now - DAY and row.dead):
                 continue
-            place = found.get(row.datacenter, Place(name=row.datacenter))
+            place = found.get(row.datacenter, DatacenterStatus(name=row.datacenter))
             alive, works = row.alive(now), row.kind == "worker"
             found[row.datacenter] = msgspec.structs.replace(
                 place,
@@ -36,12 +36,12 @@ class MemoryDatacenters:
             )
         return sorted(found.values(), key=lambda place: place.name)
 
-    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+    async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         row = self._tables.sessions.get(session)
         if row is not None:
             row.datacenter, row.version = datacenter, version
 
-    async def serve_orders(self) -> list[Order]:
+    async def serve_orders(self) -> list[PreferenceOrder]:
         tables = self._tables
         with tables.transaction() as now:
             if not tables.preferences:
@@ -56,7 +56,7 @@ class MemoryDatacenters:
                     self._note_moves(word, why or f"moved back to {to}")
             return list(tables.preferences.values())
 
-    async def orders(self) -> list[Order]:
+    async def orders(self) -> list[PreferenceOrder]:
         return list(self._tables.preferences.values())
 
     def _note_moves(self, word: str, why: str) -> None:
@@ -66,15 +66,15 @@ class MemoryDatacenters:
                 if word in run.policy.requires and run.state is not RunState.RUNNING and run.scheduled_at is not None:
                     tables.ledgers[job].note(run.scheduled_at, run.id, why)
 
-    async def place_loads(self) -> list[PlaceLoad]:
+    async def datacenter_loads(self) -> list[DatacenterLoad]:
         tables = self._tables
         with tables.transaction():
-            loads: dict[str, PlaceLoad] = {}
+            loads: dict[str, DatacenterLoad] = {}
             for run in tables.runs.values():
                 name = self._find_data_center(run.state, run.session, run.policy.requires)
                 if name is None:
                     continue
-                load = loads.get(name, PlaceLoad(name=name))
+                load = loads.get(name, DatacenterLoad(name=name))
                 queued = run.state is RunState.QUEUED
                 oldest = [due for due in (load.oldest_due, run.due if queued else None) if due is not None]
                 loads[name] = msgspec.structs.replace(

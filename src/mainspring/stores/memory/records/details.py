@@ -10,7 +10,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
-from mainspring.core.model.limits.limits import GateState
+from mainspring.core.model.limits.limits import LimiterState
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.catalog import (
@@ -37,9 +37,9 @@ class MemoryDetails:
             return None
         return min(bisect_left(self._tables.ready[row.queue][row.label_set].entries, (row.rank, row.id)), MAX_COUNT)
 
-    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+    async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
         limiter = self._tables.limiters.by_number.get(number)
-        return (GateState(), []) if limiter is None else (limiter.state, sorted(limiter.occupants)[:limit])
+        return (LimiterState(), []) if limiter is None else (limiter.state, sorted(limiter.occupants)[:limit])
 
     async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
         newest_first = self._tables.versions.get(job, [])[::-1]

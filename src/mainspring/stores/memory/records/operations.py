@@ -8,12 +8,12 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.new_run import About, NewRun
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
 from mainspring.stores.memory.tables import Tables
 from mainspring.stores.memory.transitions.runs import sort_blocked_first
@@ -23,7 +23,7 @@ class MemoryOperations:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> SubmitResult | None:
         tables = self._tables
         with tables.transaction():
             row = tables.runs.get(run.id)
@@ -31,14 +31,14 @@ class MemoryOperations:
                 return None
             before = words_of_run(row.view(with_payload=True))
             if was is not None and words_of_run(was) != before:
-                return Accepted(row.id, row.shown_state(), new=False, conflict=True)
+                return SubmitResult(row.id, row.shown_state(), new=False, conflict=True)
             tables.edit(row, run)
             differs = what_differs(before, words_of_run(row.view(with_payload=True)))
             if differs is not None:
                 tables.audit("runs.edit", author, [Change(row.tenant, row.id, *differs)])
-            return Accepted(row.id, row.shown_state(), new=False)
+            return SubmitResult(row.id, row.shown_state(), new=False)
 
-    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+    async def finish(self, ends: Sequence[KnownOutcome], author: Author) -> dict[RunId, RunState]:
         for end in ends:
             end.check()
         tables = self._tables

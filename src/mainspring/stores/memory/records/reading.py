@@ -13,7 +13,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
-from mainspring.core.store import Depth, EventBatch
+from mainspring.core.store import EventBatch, QueueBacklog
 from mainspring.stores.depths import DepthRow, fold_depths
 from mainspring.stores.memory.records.datacenters import find_required_data_center
 from mainspring.stores.memory.rows import LabelSet, RunRow
@@ -62,7 +62,7 @@ class MemoryReading:
         found = (self._tables.runs[child] for child in named if after is None or child > after)
         return [row.view() for row in islice(found, limit)]
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         tables, now = self._tables, await self.now()
         held = (tables.runs[run] for runs in tables.running_by_session.values() for run in runs)
         running = Counter(run.queue for run in held if tenant in (None, run.tenant))
@@ -84,7 +84,7 @@ class MemoryOutbox:
     async def hint_key(self) -> str:
         return self._tables.hint_key
 
-    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+    async def find_hints(self, runs: Sequence[RunId]) -> list[Hint]:
         found = (self._tables.runs.get(run) for run in runs)
         return [
             _build_hint(run)
@@ -92,7 +92,7 @@ class MemoryOutbox:
             if run is not None and run.state is RunState.QUEUED and _find_data_center(run.label_set) is not None
         ]
 
-    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+    async def find_ready_hints(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         tables = self._tables
         return [
             _build_hint(tables.runs[RunId(run)])

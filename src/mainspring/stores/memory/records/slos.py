@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.core.model.schedules.slo import SloState, begin
-from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.core.ports.storage.slos import SloDue, SloResult
 from mainspring.stores.memory.rows import JobRow, SloRow
 from mainspring.stores.memory.tables import Tables
 
@@ -48,7 +48,7 @@ class MemorySlos:
         )
         return max((row.finished_at for row in newest if row is not None and row.finished_at is not None), default=None)
 
-    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+    async def save_slos(self, settled: Sequence[SloResult]) -> int:
         tables = self._tables
         with tables.transaction():
             heard = 0

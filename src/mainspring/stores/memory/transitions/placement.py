@@ -6,7 +6,7 @@ from mainspring.core.model.cluster.datacenters import preference_of
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.ports.storage.datacenters import Order
+from mainspring.core.ports.storage.datacenters import PreferenceOrder
 from mainspring.stores.memory.rows import KeyLock, RunRow
 from mainspring.stores.memory.transitions.events import Events
 from mainspring.stores.memory.transitions.queues import QueueRules
@@ -96,7 +96,9 @@ class RunPlacement(Events, QueueRules):
     def _add_preference(self, requires: tuple[str, ...]) -> None:
         preference = preference_of(requires)
         if preference is not None and preference.word not in self.preferences:
-            self.preferences[preference.word] = Order(word=preference.word, serving=preference.order[0], since=self.now)
+            self.preferences[preference.word] = PreferenceOrder(
+                word=preference.word, serving=preference.order[0], since=self.now
+            )
 
     def _block(self, run: RunRow) -> None:
         run.state = RunState.BLOCKED

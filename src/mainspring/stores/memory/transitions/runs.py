@@ -8,7 +8,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import HEAD_START, IDLE, rank_of
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.retention import STANDARD
 from mainspring.core.model.runs.run import RunState
 from mainspring.stores.key_locks import compute_run_key_lock
@@ -156,7 +156,7 @@ class RunTransitions(RunPlacement, Keys, Metrics, Schedules):
         if run.unique is not None and run.unique.period is None:
             self._free_unique_key(run)
 
-    def end_as_known(self, run: RunRow, end: KnownEnd) -> None:
+    def end_as_known(self, run: RunRow, end: KnownOutcome) -> None:
         """End a run whose outcome is known only from elsewhere, so that its start time is unknown."""
         self.end(
             run,
@@ -209,7 +209,7 @@ class RunTransitions(RunPlacement, Keys, Metrics, Schedules):
         run.due = new.at if new.at is not None else self.now + new.delay
         run.start_within, run.end_within = new.start_within, new.deadline
         run.key_lock = compute_run_key_lock(run.tenant, run.policy)
-        run.limits = run.policy.gates(run.tenant, run.task)
+        run.limits = run.policy.limiters(run.tenant, run.task)
         if run.waits_for_parents:
             return
         run.set_time_limits()

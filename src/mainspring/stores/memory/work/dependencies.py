@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.workflows.dependencies import Ended, decide, reason_of_skip
+from mainspring.core.model.workflows.dependencies import EndedParent, decide, reason_of_skip
 from mainspring.stores.memory.rows import RunRow
 
 
@@ -65,7 +65,7 @@ class DependencyGraph:
         """Return ``wait``, ``go`` or ``skip``, and the reason for a skip."""
         assert run.rule is not None
         edges = self.parents[run.id]
-        ended = Ended(
+        ended = EndedParent(
             parents=len(edges),
             succeeded=sum(state is RunState.SUCCEEDED for state in edges.values()),
             otherwise=sum(state not in (None, RunState.SUCCEEDED) for state in edges.values()),

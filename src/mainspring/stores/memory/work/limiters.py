@@ -11,7 +11,7 @@ from mainspring.core.model.limits.limits import (
     BREAKER,
     PER_PERIOD,
     Ending,
-    GateState,
+    LimiterState,
     left,
     passed,
     room,
@@ -19,7 +19,7 @@ from mainspring.core.model.limits.limits import (
     started,
 )
 from mainspring.core.model.limits.limits import (
-    Gate as Limit,
+    Limiter as Limit,
 )
 from mainspring.core.model.runs.run import RunState
 from mainspring.stores.memory.index import Index
@@ -32,7 +32,7 @@ class Limiter:
     """A limiter with the runs that occupy it and the runs that it blocks."""
 
     def __init__(self) -> None:
-        self.state = GateState()
+        self.state = LimiterState()
         #: Queued or running runs that occupy it.
         self.occupants: dict[RunId, None] = {}
         #: Blocked runs, by (due, id).
@@ -210,7 +210,7 @@ def _find_limit(run: RunRow, number: int) -> Limit:
     return next(limit for limit in run.limits if limit.number == number)
 
 
-def _count_used(number: int, state: GateState, occupants: list[RunRow]) -> int:
+def _count_used(number: int, state: LimiterState, occupants: list[RunRow]) -> int:
     """Return the correct count of a limiter."""
     if state.open_until is not None:
         return min(state.used, len(occupants))

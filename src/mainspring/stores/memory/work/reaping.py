@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
 from mainspring.core.model.runs.completion import WORKER_LEFT
@@ -11,7 +11,7 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.catalog import LOADS_KEPT, TIMINGS_KEPT, Load
-from mainspring.core.store import KEYS_KEPT, Retention, Unattempted
+from mainspring.core.store import KEYS_KEPT, Retention, UnattemptedRuns
 from mainspring.stores.memory.rows import RunRow
 from mainspring.stores.memory.tables import Tables
 from mainspring.stores.memory.transitions.runs import sort_blocked_first
@@ -63,7 +63,7 @@ class MemoryReaping:
                 elif run.start_missed(now):
                     tables.end(run, RunState.SKIPPED, "expired")
                 else:
-                    tables.end(run, RunState.FAILED, "deadline", fingerprint=fingerprint_of("deadline", ""))
+                    tables.end(run, RunState.FAILED, "deadline", fingerprint=compute_fingerprint("deadline", ""))
             return len(expired)
 
     def _find_orphans(self) -> Iterator[RunRow]:
@@ -105,7 +105,7 @@ class MemoryReaping:
                     found += 1
             return found
 
-    async def tidy(self) -> list[Unattempted]:
+    async def tidy(self) -> list[UnattemptedRuns]:
         """Forget expired state, and end pauses of jobs. Metrics need no work here: they are counted at once."""
         tables = self._tables
         with tables.transaction() as now:
@@ -131,7 +131,7 @@ class MemoryReaping:
             for scope in [scope for scope, pause in tables.pauses.items() if pause.is_over(now - DAY)]:
                 del tables.pauses[scope]
             ended = [
-                Unattempted(task=task, state=state, runs=runs) for (task, state), runs in tables.unattempted.items()
+                UnattemptedRuns(task=task, state=state, runs=runs) for (task, state), runs in tables.unattempted.items()
             ]
             tables.unattempted.clear()
             return ended

@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import MILLISECOND, Instant
 from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Overlap, Tick
-from mainspring.core.store import Fired, Staged
+from mainspring.core.store import FireResult, StageResult
 from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.index import Index
 from mainspring.stores.memory.rows import JobRow, RunRow
@@ -20,7 +20,7 @@ class MemoryStaging:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         tables = self._tables
         with tables.transaction() as now:
             owned = tables.filter_owned(owner, shards)
@@ -31,7 +31,7 @@ class MemoryStaging:
             tables.limiters.mark_timed(now)
             rows.update({run.id: run for run in tables.admit_runs()})
             staged = [run for run in rows.values() if run.state is RunState.QUEUED]
-            return Staged(
+            return StageResult(
                 now=now,
                 runs=len(staged),
                 queues=_list_queues(staged),
@@ -55,15 +55,15 @@ class MemoryStaging:
             due = islice(_merge_until(tables.due_jobs, shards, until), limit)
             return [tables.jobs[JobId(job)].job(with_payload=False) for _, job in due]
 
-    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         tables = self._tables
         with tables.transaction():
             made = [self._fire(owner, fire) for fire in fires]
             tables.admit_runs()
             return [
-                Fired(applied=False)
+                FireResult(applied=False)
                 if runs is None
-                else Fired(
+                else FireResult(
                     applied=True,
                     runs=len(runs),
                     queues=_list_queues(run for run in runs if run.state is RunState.QUEUED),
@@ -140,7 +140,7 @@ def _build_row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
         start_by=None if spec.start_within is None else tick.due + spec.start_within,
         deadline=None if spec.deadline is None else tick.due + spec.deadline,
         key_lock=compute_tick_key_lock(job.id, job.tenant, spec, tick.target),
-        limits=spec.policy.gates(job.tenant, spec.task),
+        limits=spec.policy.limiters(job.tenant, spec.task),
         job_id=job.id,
         job_version=job.version,
         scheduled_at=tick.scheduled_at,

@@ -12,9 +12,9 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.model.schedules.schedule import next_after
-from mainspring.core.model.workflows.dependencies import Rule, check_no_circle
+from mainspring.core.model.workflows.dependencies import DependencyRule, check_no_circle
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Accepted, Put, PutOutcome, build_conflict, refuse_put
+from mainspring.core.store import PutOutcome, PutResult, SubmitResult, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.key_locks import compute_run_key_lock
 from mainspring.stores.memory.records.calendars import check_calendars_exist
@@ -29,7 +29,7 @@ class MemorySubmissions:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         tables = self._tables
         for run in runs:
             tables.check_shard(run.id)
@@ -76,7 +76,7 @@ class MemorySubmissions:
             tables.admit_runs()
             for author, changes in made.items():
                 tables.audit("jobs.submit", Author(author), changes)
-            return [Accepted(made, self._get_state(made), new, conflict) for made, new, conflict in answers]
+            return [SubmitResult(made, self._get_state(made), new, conflict) for made, new, conflict in answers]
 
     def _check_parents(self, runs: Sequence[NewRun]) -> None:
         """Check before any change that every parent exists or is part of this batch."""
@@ -152,7 +152,7 @@ class MemorySubmissions:
         if replayed is not None and replayed.state is RunState.FAILED and replayed.tenant == replay.tenant:
             replayed.dealt_with, replayed.discarded = True, False
 
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         tables = self._tables
         for job in jobs:
             tables.check_shard(job.id)
@@ -178,7 +178,7 @@ class MemorySubmissions:
                     watch_objectives(tables, row, spec)
                 if outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
                     self._use_key(job.tenant, job.idempotency, row.id)
-                put.append(Put(row.job(with_payload=True), outcome))
+                put.append(PutResult(row.job(with_payload=True), outcome))
                 if job.author and outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
                     differs = what_differs(before, words_of_job(row.job(with_payload=False))) if before else None
                     made.setdefault(job.author, []).append(Change(row.tenant, row.id, *(differs or ())))
@@ -187,12 +187,12 @@ class MemorySubmissions:
                 tables.audit("jobs.put", Author(author, why=whys[author]), changes)
             return put
 
-    def _answer_repeated_put(self, new: NewJob, used: UsedKey) -> Put:
+    def _answer_repeated_put(self, new: NewJob, used: UsedKey) -> PutResult:
         """Answer a put whose idempotency key was used, for the same job or for something else."""
         row = self._tables.jobs.get(JobId(used.made))
         if row is not None:
             same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint
-            return Put(row.job(with_payload=True), PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
+            return PutResult(row.job(with_payload=True), PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
         return build_conflict(new, used.made)
 
     def _put_job(self, new: NewJob, now: Instant) -> tuple[JobRow, PutOutcome]:
@@ -299,7 +299,7 @@ def _describe_change(tenant: str, target: str, before: str, after: str) -> Chang
     return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
 
 
-def _build_row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
+def _build_row(run: NewRun, now: Instant, rule: DependencyRule | None) -> RunRow:
     due = run.at if run.at is not None else now + run.delay
     row = RunRow(
         id=run.id,
@@ -316,7 +316,7 @@ def _build_row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
         end_within=run.deadline,
         rule=rule,
         unique=run.unique,
-        limits=run.policy.gates(run.tenant, run.task),
+        limits=run.policy.limiters(run.tenant, run.task),
         # Also for runs of a recurring job: a run requested outside the schedule does not follow its overlap rule.
         key_lock=compute_run_key_lock(run.tenant, run.policy),
         job_id=None if run.job is None else run.job.id,

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.limits.limits import Ending
-from mainspring.core.model.limits.queues import Candidate, Choice, Turns, Wanted, choose, made
+from mainspring.core.model.limits.queues import Candidate, Choice, SlotRequest, TurnOrder, choose, made
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.view import AttemptView
@@ -154,7 +154,7 @@ class MemoryWorkforce:
             limit -= sum(min(candidate.weight, demand.slots or limit) for candidate in chosen)
         turns = None
         if policy.fair:
-            turns = Turns(tables.queue_clocks[queue], tables.queue_turns[queue], policy.shares, groups)
+            turns = TurnOrder(tables.queue_clocks[queue], tables.queue_turns[queue], policy.shares, groups)
         chosen += _choose_from(choose(limit, demand.slots, most - len(chosen), turns, room), groups)
         if turns is not None:
             tables.queue_clocks[queue], tables.queue_turns[queue] = turns.clock, turns.kept()
@@ -241,7 +241,7 @@ class MemoryWorkforce:
 def _choose_from(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:
     """Make a choice among the candidates of each group."""
 
-    def find(wanted: Wanted) -> dict[str, list[Candidate]]:
+    def find(wanted: SlotRequest) -> dict[str, list[Candidate]]:
         return {
             group: [
                 candidate

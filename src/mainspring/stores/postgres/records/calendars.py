@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
 from mainspring.stores.changes import Change
 from mainspring.stores.postgres.codes import NameKind
@@ -51,7 +51,7 @@ class CalendarReadMixin(PostgresMixin):
 
 
 class CalendarMixin(CalendarReadMixin):
-    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+    async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
         numbers = [
             number for tenant in tenants if (number := await self._names.find(NameKind.TENANT, tenant)) is not None
         ]

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
-from mainspring.core.model.limits.limits import GateState
+from mainspring.core.model.limits.limits import LimiterState
 from mainspring.core.model.runs.run import ENDED, HeldRun, RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, version_body_id
@@ -332,11 +332,11 @@ class CatalogMixin(ReadMixin):
         rows = await self._db.fetch("ahead_of", run=run)
         return rows[0]["ahead"] if rows else None
 
-    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+    async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
         inside = [RunId(row["id"]) for row in await self._db.fetch("runs_inside_limiter", number=number, limit=limit)]
         for row in await self._db.fetch("limiter_state", number=number):
-            return GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"]), inside
-        return GateState(), inside
+            return LimiterState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"]), inside
+        return LimiterState(), inside
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
         tenant = await self._scope_number(wanted.tenant)

@@ -6,40 +6,40 @@ import asyncpg
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.datacenters import preference_of, serving
-from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.rows import build_label_set
 
 
 class DataCenterMixin(PostgresMixin):
-    async def places(self) -> list[Place]:
+    async def datacenters(self) -> list[DatacenterStatus]:
         return [_place(row) for row in await self._db.fetch("datacenters")]
 
-    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+    async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         await self._db.execute("set_datacenter", session=session, datacenter=datacenter, version=version)
 
-    async def place_loads(self) -> list[PlaceLoad]:
+    async def datacenter_loads(self) -> list[DatacenterLoad]:
         return [
-            PlaceLoad(name=row["name"], queued=row["queued"], running=row["running"], oldest_due=row["oldest_due"])
+            DatacenterLoad(name=row["name"], queued=row["queued"], running=row["running"], oldest_due=row["oldest_due"])
             for row in await self._db.fetch("datacenter_loads")
         ]
 
-    async def orders(self) -> list[Order]:
-        found: dict[str, Order] = {}
+    async def orders(self) -> list[PreferenceOrder]:
+        found: dict[str, PreferenceOrder] = {}
         for row in await self._db.fetch("orders"):
             preference = preference_of(row["requires"].split(","))
             if preference is not None and row["serving"] is not None:
                 word = preference.word
-                found[word] = Order(word=word, serving=row["serving"], why=row["why"], since=row["since"])
+                found[word] = PreferenceOrder(word=word, serving=row["serving"], why=row["why"], since=row["since"])
         return list(found.values())
 
-    async def serve_orders(self) -> list[Order]:
+    async def serve_orders(self) -> list[PreferenceOrder]:
         rows = await self._db.fetch("orders")
         if not rows:
             return []
         now = (await self._db.fetch("now"))[0][0]
-        seen = {place.name: place.seen_at for place in await self.places() if place.seen_at is not None}
+        seen = {place.name: place.seen_at for place in await self.datacenters() if place.seen_at is not None}
         orders = {row["claim_group"]: _order(row, seen, now) for row in rows}
         moving = [row for row in rows if row["serving"] != orders[row["claim_group"]].serving]
         if moving:
@@ -54,7 +54,9 @@ class DataCenterMixin(PostgresMixin):
         )
         return list({order.word: order for order in orders.values()}.values())
 
-    async def _move(self, connection: Connection, moving: Sequence[asyncpg.Record], orders: dict[int, Order]) -> None:
+    async def _move(
+        self, connection: Connection, moving: Sequence[asyncpg.Record], orders: dict[int, PreferenceOrder]
+    ) -> None:
         sql = self._db.sql
         claim_groups = [row["claim_group"] for row in moving]
         serves, whys = (
@@ -83,8 +85,8 @@ class DataCenterMixin(PostgresMixin):
                 )
 
 
-def _place(row: asyncpg.Record) -> Place:
-    return Place(
+def _place(row: asyncpg.Record) -> DatacenterStatus:
+    return DatacenterStatus(
         name=row["name"],
         workers=row["workers"],
         draining=row["draining"],
@@ -93,12 +95,12 @@ def _place(row: asyncpg.Record) -> Place:
     )
 
 
-def _order(row: asyncpg.Record, seen: dict[str, int], now: int) -> Order:
+def _order(row: asyncpg.Record, seen: dict[str, int], now: int) -> PreferenceOrder:
     preference = preference_of(row["requires"].split(","))
     assert preference is not None
     since = now if row["since"] is None else row["since"]
     to, why = serving(preference, seen, since, now)
-    return Order(word=preference.word, serving=to, why=why, since=since)
+    return PreferenceOrder(word=preference.word, serving=to, why=why, since=since)
 
 
 def _besides(requires: str, word: str) -> str:

@@ -6,7 +6,7 @@ import asyncpg
 import msgspec
 
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Micros
-from mainspring.core.model.runs.dead_letters import QUIET, TREND, Watch, watch
+from mainspring.core.model.runs.dead_letters import QUIET, TREND, DeadLetterWatch, watch
 from mainspring.core.model.runs.replay import Replay
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
@@ -29,7 +29,7 @@ class DeadLetterMixin(PostgresMixin):
         alarms = 0
         rows = await connection.fetch(*sql["new_dead_letters"].bind(behind=_BEHIND))
         for row in rows:
-            before = row["seen_at"] and Watch(
+            before = row["seen_at"] and DeadLetterWatch(
                 since=row["since"], count=row["count"], seen_at=row["seen_at"], grew_at=row["grew_at"]
             )
             after, alarm = watch(before, row["new"], row["until"])

@@ -12,13 +12,13 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId, made_at, sha
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.rank import rank_of
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import NewJob, version_body_id
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
 from mainspring.stores.postgres.codes import (
     AT_LIMIT,
@@ -56,7 +56,7 @@ _LOOKS = 20
 
 
 class UserChangeMixin(JobMixin):
-    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> SubmitResult | None:
         [run] = await self._assign_classes([run])
         labels = [(NameKind.LABEL_SET, build_label_set(run.policy.requires))] if run.policy.requires else []
         await self._names.number_all([(NameKind.TASK, run.task), (NameKind.QUEUE, run.queue), *labels])
@@ -66,7 +66,7 @@ class UserChangeMixin(JobMixin):
         if tenant is None:
             return None
 
-        async def edit(connection: Connection) -> Accepted | None:
+        async def edit(connection: Connection) -> SubmitResult | None:
             row = await self._editable(connection, run.id, tenant)
             if row is None:
                 return None
@@ -74,13 +74,13 @@ class UserChangeMixin(JobMixin):
             await connection.fetch(*self._db.sql["lock_bodies"].bind(runs=[run.id], buckets=[row["body_bucket"]]))
             before = (await self._views([run.id], payloads=True, within=connection))[run.id]
             if was is not None and words_of_run(was) != words_of_run(before):
-                return Accepted(run.id, before.state, new=False, conflict=True)
+                return SubmitResult(run.id, before.state, new=False, conflict=True)
             state = await self._edit(connection, run, row)
             after = (await self._views([run.id], payloads=True, within=connection))[run.id]
             differs = what_differs(words_of_run(before), words_of_run(after))
             if differs is not None:
                 await self._audit(connection, "runs.edit", author, [Change(run.tenant, run.id, *differs)])
-            return Accepted(run.id, state, new=False)
+            return SubmitResult(run.id, state, new=False)
 
         return await self._db.transaction(edit)
 
@@ -101,7 +101,7 @@ class UserChangeMixin(JobMixin):
         now: Instant = row["now"]
         was, old_key_lock, key_lock = STATES[row["state"]], row["key_lock"], compute_key_lock(run)
         due = run.at if run.at is not None else now + run.delay
-        limits = run.policy.gates(run.tenant, run.task)
+        limits = run.policy.limiters(run.tenant, run.task)
         if row["state"] == BY_PARENTS:
             await connection.execute(
                 *self._db.sql["edit_dependent"].bind(run=run.id, start_within=run.start_within, deadline=run.deadline)
@@ -224,7 +224,7 @@ class UserChangeMixin(JobMixin):
             waiting = build_waiting_row(common, state=placed.state, waits=placed.waits, holds=holds)
             await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs([waiting])))
 
-    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+    async def finish(self, ends: Sequence[KnownOutcome], author: Author) -> dict[RunId, RunState]:
         for end in ends:
             end.check()
         known = {end.run: end for end in ends}
@@ -233,7 +233,7 @@ class UserChangeMixin(JobMixin):
         return found
 
     async def _finish(
-        self, connection: Connection, known: Mapping[RunId, KnownEnd], author: Author
+        self, connection: Connection, known: Mapping[RunId, KnownOutcome], author: Author
     ) -> tuple[dict[RunId, RunState], Counter[int]]:
         """Return the states of the runs now, and how many others were queued, by queue."""
         found: dict[RunId, RunState] = {}
@@ -482,7 +482,7 @@ def _was(row: asyncpg.Record) -> RunState:
     return STATES[row["was"]] if row["was"] else RunState.CANCELLING
 
 
-def _ends(ends: Sequence[KnownEnd]) -> dict[str, list[Any]]:
+def _ends(ends: Sequence[KnownOutcome]) -> dict[str, list[Any]]:
     return {
         "runs": [end.run for end in ends],
         "states": [STATE_CODES[end.state] for end in ends],

@@ -15,7 +15,7 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry, version_body_id
 from mainspring.core.ports.events_out import ReaderView
-from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
+from mainspring.core.store import EVENTS_KEPT, EventBatch, QueueBacklog
 from mainspring.stores.depths import fold_depths
 from mainspring.stores.postgres.codes import OUTCOMES
 from mainspring.stores.postgres.database import Connection, count_rows
@@ -103,7 +103,7 @@ class ReadMixin(PostgresMixin):
             found.setdefault(entry.job_id, []).append(entry)
         return [found.get(job, [])[::-1] for job in jobs]
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         rows = await self._db.fetch("depths", tenant=await self._scope_number(tenant))
         await self._names.name_all({row["queue"] for row in rows})
         datacenters = await self._names.find_datacenters(row["claim_group"] for row in rows)
@@ -123,10 +123,10 @@ class ReadMixin(PostgresMixin):
         [row] = await self._db.fetch("hint_key")
         return str(row["hint_key"])
 
-    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+    async def find_hints(self, runs: Sequence[RunId]) -> list[Hint]:
         return await self._hints(await self._db.fetch("hints", runs=list(runs)))
 
-    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+    async def find_ready_hints(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         return await self._hints(
             await self._db.fetch("hints_ready", queues=None if queues is None else list(queues), limit=limit)
         )

@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.schedules.slo import SloState
-from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.core.ports.storage.slos import SloDue, SloResult
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.work.jobs import JobMixin
 
@@ -34,7 +34,7 @@ class SloMixin(JobMixin):
             if job is not None
         ]
 
-    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+    async def save_slos(self, settled: Sequence[SloResult]) -> int:
         given = sorted(settled, key=lambda one: one.job)
         events = {one.job: one.events for one in given if one.events}
 

@@ -7,7 +7,7 @@ import asyncpg
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.model.runs.view import AttemptView
-from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
+from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
 from mainspring.core.store import Retention
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partitions
@@ -24,11 +24,11 @@ _FIRST = "0" * 32
 class ArchiveMixin(ReadMixin):
     _partitions: Partitions
 
-    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+    async def past_parts(self, retention: Retention) -> Sequence[ArchivePart]:
         now, days = await self.now(), await self._partitions.days()
         return sorted(
             (
-                Part(kept_as=kept_as, since=day * FAMILIES[family], until=(day + 1) * FAMILIES[family])
+                ArchivePart(kept_as=kept_as, since=day * FAMILIES[family], until=(day + 1) * FAMILIES[family])
                 for kept_as, family in _FAMILY_OF.items()
                 for day in days.get(family, ())
                 if (day + 1) * FAMILIES[family] <= now - getattr(retention, kept_as)
@@ -37,7 +37,7 @@ class ArchiveMixin(ReadMixin):
         )
 
     async def archived_runs(
-        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+        self, part: ArchivePart, after: ArchivedRun | None, limit: int, size: int
     ) -> Sequence[ArchivedRun]:
         family = _FAMILY_OF[part.kept_as]
         partition = f"{self._db.schema}.{family}_d{part.since // FAMILIES[family]}"

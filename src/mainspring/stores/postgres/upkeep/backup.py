@@ -20,12 +20,12 @@ from mainspring.core.model.runs.restored import (
     AUTHOR,
     RESTORED,
     PausedBefore,
-    Restored,
+    RestoreRecord,
     Unfinished,
     paused_before,
     why_held,
 )
-from mainspring.core.ports.upkeep.backup import LEFT_OUT, Manifest, Open, Part, Partition, Tell, Writing
+from mainspring.core.ports.upkeep.backup import LEFT_OUT, BackupPart, BackupWriter, Manifest, Open, Partition, Tell
 from mainspring.stores import statements
 from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting
@@ -123,7 +123,7 @@ class PostgresBackups:
         self._dsn = dsn
         self._schema = schema
 
-    async def take(self, writing: Writing, program: str, tell: Tell) -> Manifest:
+    async def take(self, writing: BackupWriter, program: str, tell: Tell) -> Manifest:
         schema = self._schema
         async with self._connected() as connection:
             tables = await connection.fetch(_TABLES, schema)
@@ -169,7 +169,7 @@ class PostgresBackups:
 
     async def restore(
         self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
-    ) -> Restored:
+    ) -> RestoreRecord:
         known = {number for number, *_ in statements.migrations(PACKAGE)}
         if unknown := set(manifest.migrations) - known:
             raise Conflict(
@@ -261,12 +261,14 @@ class PostgresBackups:
             value += LEFT_OUT if name == "session_id_seq" else 0
             await connection.execute("SELECT setval($1::text::regclass, $2)", f"{schema}.{name}", value)
 
-    async def _hold(self, connection: Connection, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
+    async def _hold(
+        self, connection: Connection, manifest: Manifest, unfinished: Unfinished, epoch: int
+    ) -> RestoreRecord:
         schema = self._schema
         now: int = await connection.fetchval(f"SELECT {schema}.now_us()")
         paused = await connection.fetchrow(_PAUSED.format(s=schema))
         last = await connection.fetchval(_LAST.format(s=schema), RESTORED)
-        restored = Restored(
+        restored = RestoreRecord(
             taken_at=manifest.taken_at,
             restored_at=now,
             store_id=manifest.store_id,
@@ -295,8 +297,8 @@ class PostgresBackups:
 
 
 async def _copy_out(
-    connection: Connection, schema: str, table: str, columns: Sequence[str], writing: Writing, tell: Tell
-) -> Part:
+    connection: Connection, schema: str, table: str, columns: Sequence[str], writing: BackupWriter, tell: Tell
+) -> BackupPart:
     async def fill(write: Callable[[bytes], Awaitable[None]]) -> int:
         total = 0
 

@@ -91,7 +91,7 @@ class PostgresHealth:
         finally:
             connection.terminate()
 
-    async def pains(self) -> list[Finding]:
+    async def read_pressure(self) -> list[Finding]:
         connection = await self._connect()
         try:
             with connecting():

@@ -11,8 +11,8 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.model.schedules.job import JobState, version_body_id
-from mainspring.core.model.workflows.dependencies import Rule
-from mainspring.core.ports.upkeep.transfer import Facts, Row, Tally
+from mainspring.core.model.workflows.dependencies import DependencyRule
+from mainspring.core.ports.upkeep.transfer import Row, RowCounts, StoreFacts
 from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.postgres.codes import (
     AT_LIMIT,
@@ -104,7 +104,7 @@ class PostgresTarget:
         self._schema = schema
         self._store: PostgresStore | None = None
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
-        self._facts: Facts | None = None
+        self._facts: StoreFacts | None = None
         self._is_there = False
         self._makers: dict[str, Callable[[Row], Mapping[str, Any]]] = {
             "session": self._session,
@@ -138,7 +138,7 @@ class PostgresTarget:
             "queue_policy": self._queue_policy,
         }
 
-    async def open(self, facts: Facts) -> bool:
+    async def open(self, facts: StoreFacts) -> bool:
         self._facts = facts
         store = self._store = PostgresStore(self._dsn, schema=self._schema, shards=facts.shards, connections=2)
         await store.open()
@@ -180,8 +180,8 @@ class PostgresTarget:
             make = self._makers[kind]
             await self._copy(_TABLES.get(kind, kind), [make(row) for row in rows])
 
-    async def tally(self, kind: str) -> Tally:
-        tally = Tally()
+    async def tally(self, kind: str) -> RowCounts:
+        tally = RowCounts()
         async for chunk in self._chunks(_FOUND[kind].format(s=self._schema)):
             tally = tally.plus(kind, chunk)
         return tally
@@ -499,7 +499,11 @@ class PostgresTarget:
         }
 
     def _dependent(self, row: Row) -> Mapping[str, Any]:
-        return {**row, "rule": RULE_CODES[Rule(row["rule"])], "tenant": self._number(NameKind.TENANT, row["tenant"])}
+        return {
+            **row,
+            "rule": RULE_CODES[DependencyRule(row["rule"])],
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
+        }
 
     def _edge(self, row: Row) -> Mapping[str, Any]:
         state = None if row["state"] is None else STATE_CODES[RunState(row["state"])]

@@ -12,7 +12,13 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.workflows.dependencies import Ended, Rule, check_no_circle, decide, reason_of_skip
+from mainspring.core.model.workflows.dependencies import (
+    DependencyRule,
+    EndedParent,
+    check_no_circle,
+    decide,
+    reason_of_skip,
+)
 from mainspring.stores.postgres.codes import RULE_CODES, RULES, STATE_CODES, STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
@@ -203,7 +209,7 @@ class DependencyMixin(LimiterMixin):
         going: list[str] = []
         skipped: dict[RunId, str] = {}
         for row in rows:
-            ended = Ended(
+            ended = EndedParent(
                 parents=row["parents"], succeeded=row["succeeded"], otherwise=row["otherwise"], failed=row["failed"]
             )
             rule = RULES[row["rule"]]
@@ -233,14 +239,14 @@ class DependencyMixin(LimiterMixin):
         return await self._release_runs(connection, rows)
 
 
-def _ended(parents: int, states: Iterable[int | None]) -> Ended:
+def _ended(parents: int, states: Iterable[int | None]) -> EndedParent:
     counts = Counter(states)
     ended = sum(count for state, count in counts.items() if state is not None)
     succeeded = counts[_SUCCEEDED]
-    return Ended(parents=parents, succeeded=succeeded, otherwise=ended - succeeded, failed=counts[_FAILED])
+    return EndedParent(parents=parents, succeeded=succeeded, otherwise=ended - succeeded, failed=counts[_FAILED])
 
 
-def _reason(rule: Rule, parents: Iterable[tuple[RunId, int | None]]) -> str:
+def _reason(rule: DependencyRule, parents: Iterable[tuple[RunId, int | None]]) -> str:
     """Return the reason of a skip. Of several parents it names the first that did not succeed."""
     ended = [(parent, state) for parent, state in parents if state is not None]
     if not ended:

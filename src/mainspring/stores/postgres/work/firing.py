@@ -11,7 +11,7 @@ from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, version_body_id
-from mainspring.core.store import Fired
+from mainspring.core.store import FireResult
 from mainspring.stores.postgres.codes import DECISION_CODES, STATE_CODES, TICK, TICK_OF_DELAY, NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
@@ -160,14 +160,14 @@ class TickMixin(SubmitMixin):
                 body_id=version_body_id(job.id, job.version, tick.target),
                 origin=TICK if spec.fixed_delay is None else TICK_OF_DELAY,
                 claim_group=claim_groups.get(tick.target, 0),
-                limits=pack_limits(spec.policy.gates(job.tenant, spec.task)),
+                limits=pack_limits(spec.policy.limiters(job.tenant, spec.task)),
                 target=tick.target,
                 bucket=bucket,
             )
             for tick in fire.ticks
         ]
 
-    async def _fire_gated(self, connection: Connection, owner: SessionId, fire: Fire) -> Fired:
+    async def _fire_gated(self, connection: Connection, owner: SessionId, fire: Fire) -> FireResult:
         """Fire one job whose runs have a key, or an overlap rule per data center.
 
         The schedule moves first. Then, for each data center by itself, the ticks take the key, queue behind it or are
@@ -187,13 +187,13 @@ class TickMixin(SubmitMixin):
             ),
         )
         if moved is None:
-            return Fired(applied=False)
+            return FireResult(applied=False)
         if fire.finished:
             await connection.execute(*self._db.sql["finish_job"].bind(job=job.id))
         made = 0
         for target in dict.fromkeys(tick.target for tick in fire.ticks):
             made += await self._fire_in_datacenter(connection, fire, target, moved)
-        return Fired(applied=True, runs=made, queues=(job.spec.queue,) if made else ())
+        return FireResult(applied=True, runs=made, queues=(job.spec.queue,) if made else ())
 
     async def _fire_in_datacenter(self, connection: Connection, fire: Fire, target: str, moved: asyncpg.Record) -> int:
         """Record the ticks for one data center, or for none; return how many runs were made."""
@@ -263,7 +263,7 @@ class TickMixin(SubmitMixin):
         self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], key_lock: int | None, now: Instant
     ) -> None:
         job = fire.job
-        limits = pack_limits(job.spec.policy.gates(job.tenant, job.spec.task))
+        limits = pack_limits(job.spec.policy.limiters(job.tenant, job.spec.task))
         for tick, state in made:
             [row] = self._tick_rows(msgspec.structs.replace(fire, ticks=(tick,)))
             common = LiveRow(

@@ -14,7 +14,7 @@ from mainspring.core.model.schedules.plan import dropped_ticks
 from mainspring.core.model.schedules.schedule import next_after
 from mainspring.core.model.schedules.slo import begin as begin_slo
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Put, PutOutcome, build_conflict, refuse_put
+from mainspring.core.store import PutOutcome, PutResult, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.postgres.codes import JOB_STATE_CODES, JOB_STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs
@@ -68,7 +68,7 @@ class _ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         self._shards_of([job.id for job in jobs])
         await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
         await self._names.number_all(
@@ -115,7 +115,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
         return [
             _put_before(job, used[index], found)
             if index in used
-            else Put(found[placed[index].id], placed[index].outcome)
+            else PutResult(found[placed[index].id], placed[index].outcome)
             for index, job in enumerate(jobs)
         ]
 
@@ -353,12 +353,12 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
         return JobId(rows[0]["id"]) if rows else None
 
 
-def _put_before(new: NewJob, used: KeyUse, found: dict[JobId, Job]) -> Put:
+def _put_before(new: NewJob, used: KeyUse, found: dict[JobId, Job]) -> PutResult:
     """Answer a declaration whose idempotency key was used, for the same job or for something else."""
     job = found.get(JobId(used.id))
     if job is not None and used.kind == JOB:
         same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint
-        return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
+        return PutResult(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
     return build_conflict(new, used.id)
 
 

@@ -9,7 +9,16 @@ import msgspec
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Instant
-from mainspring.core.model.limits.limits import BREAKER, Ending, Gate, GateState, left, passed, room, room_comes_at
+from mainspring.core.model.limits.limits import (
+    BREAKER,
+    Ending,
+    Limiter,
+    LimiterState,
+    left,
+    passed,
+    room,
+    room_comes_at,
+)
 
 #: How soon a limiter is checked again when the rows of runs that could pass were locked elsewhere.
 _SOON = 50 * MILLISECOND
@@ -17,7 +26,7 @@ _SOON = 50 * MILLISECOND
 MOST_AT_ONCE = 1_000
 
 
-def pack_limits(limiters: Sequence[Gate]) -> str | None:
+def pack_limits(limiters: Sequence[Limiter]) -> str | None:
     """Encode the limits of a run as text that PostgreSQL casts to an array. A breaker comes first."""
     if not limiters:
         return None
@@ -28,15 +37,15 @@ def pack_limits(limiters: Sequence[Gate]) -> str | None:
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
-def unpack_limits(limits: Sequence[int]) -> tuple[Gate, ...]:
+def unpack_limits(limits: Sequence[int]) -> tuple[Limiter, ...]:
     """Decode the limits of a run from its row, in the order of their numbers."""
     return _unpack_limits(tuple(limits))
 
 
 @lru_cache(maxsize=10_000)
-def _unpack_limits(limits: tuple[int, ...]) -> tuple[Gate, ...]:
+def _unpack_limits(limits: tuple[int, ...]) -> tuple[Limiter, ...]:
     limiters = [
-        Gate(kind=limits[at], number=limits[at + 1], most=limits[at + 2], per=limits[at + 3], pause=limits[at + 4])
+        Limiter(kind=limits[at], number=limits[at + 1], most=limits[at + 2], per=limits[at + 3], pause=limits[at + 4])
         for at in range(0, len(limits), 5)
     ]
     return tuple(sorted(limiters, key=lambda limiter: limiter.number))
@@ -45,7 +54,7 @@ def _unpack_limits(limits: tuple[int, ...]) -> tuple[Gate, ...]:
 class LimitRelease(NamedTuple):
     """A run that gives back its share of its limits."""
 
-    limiters: tuple[Gate, ...]
+    limiters: tuple[Limiter, ...]
     ending: Ending = "other"
     #: When the attempt that has ended started; None: it had not started.
     started_at: Instant | None = None
@@ -56,7 +65,7 @@ class LimitCandidate(NamedTuple):
 
     due: Instant
     id: RunId
-    limiters: tuple[Gate, ...]
+    limiters: tuple[Limiter, ...]
     queue: int
     #: The number of the limiter that already blocks it.
     waits: int | None = None
@@ -95,14 +104,14 @@ class LimiterDecisions:
         #: Decided runs, passing or blocked, that are not yet in any table.
         self.is_new: set[RunId] = set()
         self.seen: set[RunId] = set()
-        self._states: dict[int, GateState] = {}
+        self._states: dict[int, LimiterState] = {}
         self._recalls: set[int] = set()
         #: Limits as configured in the runs seen so far; if they differ, the widest.
-        self._limiters: dict[int, Gate] = {}
+        self._limiters: dict[int, Limiter] = {}
         #: Limiters that may have waiting runs that were not examined, with ``most`` as the first of those runs has it.
         self._heads: dict[int, int] = {}
         #: Limits where a run found no room: every later run has to wait, too.
-        self._closed: dict[int, Gate] = {}
+        self._closed: dict[int, Limiter] = {}
         self._touched: set[int] = set()
 
     def learn(self, rows: Iterable[asyncpg.Record]) -> None:
@@ -110,7 +119,9 @@ class LimiterDecisions:
         for row in rows:
             number = row["number"]
             self.now = row["now"]
-            self._states[number] = GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"])
+            self._states[number] = LimiterState(
+                used=row["used"], times=tuple(row["times"]), open_until=row["open_until"]
+            )
             if row["head"] is not None:
                 self._heads[number] = row["head"]
             if row["recalls"]:
@@ -120,7 +131,7 @@ class LimiterDecisions:
         """Whether the row of this limiter is locked."""
         return number in self._states
 
-    def knows(self, limiter: Gate) -> bool:
+    def knows(self, limiter: Limiter) -> bool:
         return limiter.number in self._states
 
     def recalling(self) -> list[int]:
@@ -235,7 +246,7 @@ class LimiterDecisions:
             )
         return rows
 
-    def _wake_at(self, limiter: Gate) -> Instant | None:
+    def _wake_at(self, limiter: Limiter) -> Instant | None:
         """Return when the limiter must be checked again if runs wait for it: at once if it has room."""
         state = self._states[limiter.number]
         if limiter.number in self._recalls:
@@ -243,14 +254,14 @@ class LimiterDecisions:
         limiter = self._closed.get(limiter.number, limiter)
         return self.now if self._room(limiter) else room_comes_at(limiter, state, self.now)
 
-    def _is_full(self, limiter: Gate) -> bool:
+    def _is_full(self, limiter: Limiter) -> bool:
         return limiter.number in self._closed or not self._room(limiter)
 
-    def _room(self, limiter: Gate) -> int:
+    def _room(self, limiter: Limiter) -> int:
         # While a breaker calls runs back, it is not known which run would go ahead.
         return 0 if limiter.number in self._recalls else room(limiter, self._states[limiter.number], self.now)
 
-    def _widen(self, limiter: Gate) -> None:
+    def _widen(self, limiter: Limiter) -> None:
         known = self._limiters.get(limiter.number)
         if known is None or known.most < limiter.most:
             self._limiters[limiter.number] = limiter

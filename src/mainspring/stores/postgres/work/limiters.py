@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import asyncpg
 
-from mainspring.core.model.limits.limits import AT_A_TIME, Ending, Gate
+from mainspring.core.model.limits.limits import AT_A_TIME, Ending, Limiter
 from mainspring.core.model.runs.run import Outcome
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.stores.postgres.codes import OUTCOME_CODES
@@ -194,7 +194,9 @@ class LimiterMixin(PostgresMixin):
             )
         return decisions
 
-    async def _lock_more(self, connection: Connection, decisions: LimiterDecisions, limiters: dict[int, Gate]) -> None:
+    async def _lock_more(
+        self, connection: Connection, decisions: LimiterDecisions, limiters: dict[int, Limiter]
+    ) -> None:
         """Lock more limiters, as far as possible without waiting."""
         missing = sorted(number for number in limiters if not decisions.has(number))
         if missing:

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 
 from mainspring.core.model.base.ids import RunId, SessionId
-from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolicy, Turns, Wanted, choose
+from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolicy, SlotRequest, TurnOrder, choose
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.ports.storage.access import Author
@@ -212,14 +212,14 @@ class QueueMixin(PostgresMixin):
             rows = await connection.fetch(*self._db.sql["turns"].bind(queue=scope.queue, clock=row["clock"]))
             await names.name_all({tag["tenant"] for tag in rows}, connection)
             tags = {names.name(tag["tenant"]): tag["tag"] for tag in rows}
-            turns = Turns(row["clock"], tags, policy.shares, set(groups) - {""})
+            turns = TurnOrder(row["clock"], tags, policy.shares, set(groups) - {""})
             chosen += await pick.choose(limit, most - len(chosen), turns, room)
             await self._save_turns(connection, scope.queue, turns)
         for number in scope.room:
             scope.room[number] = room[names.name(number)]
         return chosen
 
-    async def _save_turns(self, connection: Connection, queue: int, turns: Turns) -> None:
+    async def _save_turns(self, connection: Connection, queue: int, turns: TurnOrder) -> None:
         kept = turns.kept()
         await connection.execute(*self._db.sql["set_clock"].bind(queue=queue, clock=turns.clock))
         if kept:
@@ -295,7 +295,7 @@ class _CandidateSearch:
         self._weighted = weighted
         self._taken = list(taken)
 
-    async def choose(self, limit: int, most: int, turns: Turns | None, room: dict[str, int]) -> list[Candidate]:
+    async def choose(self, limit: int, most: int, turns: TurnOrder | None, room: dict[str, int]) -> list[Candidate]:
         choice = choose(limit, self._scope.demand.slots, most, turns, room)
         try:
             wanted = next(choice)
@@ -306,7 +306,7 @@ class _CandidateSearch:
             self._taken += [candidate.id for candidate in chosen]
             return chosen
 
-    async def _fetch(self, wanted: Wanted) -> dict[str, list[Candidate]]:
+    async def _fetch(self, wanted: SlotRequest) -> dict[str, list[Candidate]]:
         queues, scope = self._queues, self._scope
         names = queues._names
         asked = [

@@ -6,7 +6,7 @@ from functools import partial
 
 import asyncpg
 
-from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.ids import first_id
 from mainspring.core.model.base.instant import DAY, Instant, Micros
 from mainspring.core.model.runs.retention import CLASSES
@@ -58,7 +58,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
     async def expire(self, limit: int) -> int:
         async def work(connection: Connection) -> tuple[list[asyncpg.Record], Counter[int]]:
             rows = await connection.fetch(
-                *self._db.sql["expire"].bind(limit=limit, fingerprint=fingerprint_of("deadline", ""))
+                *self._db.sql["expire"].bind(limit=limit, fingerprint=compute_fingerprint("deadline", ""))
             )
             return rows, await self._release_runs(connection, rows)
 

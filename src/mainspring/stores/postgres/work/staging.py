@@ -12,7 +12,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.schedules.job import Fire, Job, Overlap
-from mainspring.core.store import Fired, Staged
+from mainspring.core.store import FireResult, StageResult
 from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
@@ -20,7 +20,7 @@ from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import build_job, build_label_set, compute_job_key_lock, readable_jobs
 from mainspring.stores.postgres.work.firing import TickMixin, TickRow, last_tick
 
-_NOT_APPLIED = Fired(applied=False)
+_NOT_APPLIED = FireResult(applied=False)
 #: Limiters checked in one transaction.
 _AT_ONCE = 200
 
@@ -28,7 +28,7 @@ _AT_ONCE = 200
 class SchedulerMixin(TickMixin):
     _partitions: Partitions
 
-    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         row = (await self._db.fetch("stage", owner=owner, shards=list(shards), limit=limit))[0]
         queues = set(row["queues"])
         runs = row["runs"]
@@ -46,7 +46,7 @@ class SchedulerMixin(TickMixin):
             queues |= set(taken)
             runs += taken.total()
         await self._names.name_all(queues)
-        return Staged(
+        return StageResult(
             now=row["now"],
             runs=runs,
             queues=tuple(sorted(self._names.name(queue) for queue in queues)),
@@ -73,7 +73,7 @@ class SchedulerMixin(TickMixin):
         await self._names.name_all({row["tenant"] for row in rows})
         return readable_jobs(rows, lambda row: build_job(row, self._names))
 
-    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         if not fires:
             return []
         await self._names.number_all(_names_of(fires))
@@ -81,7 +81,7 @@ class SchedulerMixin(TickMixin):
         free = await self._limit_skips([fire for fire in fires if not _fires_alone(fire.job)])
         await self._add_bodies(fires)
         await self._add_classed(fires)
-        answers: dict[str, Fired] = {}
+        answers: dict[str, FireResult] = {}
         if free:
             arguments = self._fire_arguments(free)
             if any(map(_has_limits, free)):
@@ -96,7 +96,7 @@ class SchedulerMixin(TickMixin):
                 if fire.job.id in made:
                     runs = made[fire.job.id]
                     queues = (fire.job.spec.queue,) if runs else ()
-                    answers[fire.job.id] = Fired(applied=True, runs=runs, queues=queues)
+                    answers[fire.job.id] = FireResult(applied=True, runs=runs, queues=queues)
         for fire in fires:
             if _fires_alone(fire.job):
                 work = partial(self._fire_gated, owner=owner, fire=fire)

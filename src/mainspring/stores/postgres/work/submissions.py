@@ -13,14 +13,14 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.limits.limits import Gate
+from mainspring.core.model.limits.limits import Limiter
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import queue_topic
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs
@@ -59,14 +59,14 @@ class PlacedRun(msgspec.Struct):
     due: Instant
     state: int
     key_lock: int | None = None
-    limits: tuple[Gate, ...] = ()
+    limits: tuple[Limiter, ...] = ()
     has_children: bool | None = None
     #: The number of the limiter that blocks it.
     waits: int | None = None
 
 
 class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         if not runs:
             return []
         await self._names.number_all(_names_of(runs))
@@ -89,17 +89,17 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             for answer in answers
         ]
 
-    async def _submit_free(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def _submit_free(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         """Submit runs that need no checks: they have no keys, and no id exists yet."""
         arguments = self._body_columns(runs) | self._run_columns(runs)
         if all(run.at is None and not run.delay for run in runs):
             await self._submit_now(arguments, {queue_topic(run.queue) for run in runs})
-            return [Accepted(run.id, RunState.QUEUED, True) for run in runs]
+            return [SubmitResult(run.id, RunState.QUEUED, True) for run in runs]
         rows = await self._db.fetch(
             "submit_any", **arguments, at=[run.at for run in runs], delay=[run.delay for run in runs]
         )
         queued = {row["id"] for row in rows}
-        return [Accepted(run.id, RunState.QUEUED if run.id in queued else RunState.SCHEDULED, True) for run in runs]
+        return [SubmitResult(run.id, RunState.QUEUED if run.id in queued else RunState.SCHEDULED, True) for run in runs]
 
     async def _submit_now(self, arguments: dict[str, list[Any]], topics: set[str]) -> None:
         """Submit runs that are due now. On a quiet system the commit itself wakes the workers."""
@@ -137,8 +137,8 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             "replay_of": [run.replay_of for run in runs],
         }
 
-    async def _submit_in_turns(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
-        answers: dict[int, Accepted] = {}
+    async def _submit_in_turns(self, connection: Connection, runs: Sequence[NewRun]) -> list[SubmitResult]:
+        answers: dict[int, SubmitResult] = {}
         others: dict[RunId, RunId] = {}
         turns = list(split_by_unique_key(runs))
         for turn in turns:
@@ -160,7 +160,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
 
     async def _submit_checked(
         self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId] = MappingProxyType({})
-    ) -> list[Accepted]:
+    ) -> list[SubmitResult]:
         """Check before inserting: which ids and idempotency keys are new, and which runs get their ordering keys."""
         used, holders = await self._use_new_keys(connection, runs)
         wanted = [run for run in runs if run.id not in used]
@@ -185,10 +185,10 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             if before is not None:
                 other = run.idempotency is None or before.fingerprint != run.idempotency.fingerprint
                 state = RunState.SCHEDULED if before.kind == JOB else RunState.QUEUED
-                answers.append(Accepted(RunId(before.id), state, False, other or before.kind == JOB))
+                answers.append(SubmitResult(RunId(before.id), state, False, other or before.kind == JOB))
                 continue
             answers.append(
-                Accepted(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in emitted)
+                SubmitResult(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in emitted)
             )
             emitted.add(run.id)
         return answers
@@ -295,7 +295,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
                     holders[key_lock] = run.id
             else:
                 state = _BLOCKED
-            limits = run.policy.gates(run.tenant, run.task)
+            limits = run.policy.limiters(run.tenant, run.task)
             placed[run_id] = PlacedRun(
                 run, due, state, key_lock, limits, True if run_id in dependencies.parents else None
             )

@@ -3,7 +3,7 @@
 import time
 from functools import partial
 
-from mainspring.core.model.limits.limits import GateState, room
+from mainspring.core.model.limits.limits import LimiterState, room
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.work.dependencies import DependencyMixin
 from mainspring.stores.postgres.work.limiter_decisions import build_limit_candidate, unpack_limits
@@ -36,7 +36,7 @@ class SweepMixin(DependencyMixin):
             if row["kind"] is None or limiter is None:
                 stuck[row["number"]] = 1 if limiter is None else limiter.kind
                 continue
-            state = GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"])
+            state = LimiterState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"])
             # A limiter that has a wake-up time or a recall is checked anyway.
             if row["wake_at"] is None and not row["recalls"] and room(limiter, state, row["now"]):
                 stuck[row["number"]] = limiter.kind

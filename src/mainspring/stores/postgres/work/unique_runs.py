@@ -14,7 +14,7 @@ from mainspring.core.model.runs.completion import REPLACED
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import parents_first
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
@@ -59,7 +59,7 @@ class UniqueRunMixin(DependencyMixin):
         """Replace payload, due time and so on of a run that never started; None: it has started meanwhile."""
         raise NotImplementedError
 
-    async def _take_unique_keys(self, connection: Connection, runs: Sequence[NewRun]) -> dict[RunId, Accepted]:
+    async def _take_unique_keys(self, connection: Connection, runs: Sequence[NewRun]) -> dict[RunId, SubmitResult]:
         """Take the keys of unique runs; return the answers for runs that are not made because their key is in use."""
         keyed = [run for run in runs if run.unique is not None]
         if not keyed:
@@ -71,7 +71,7 @@ class UniqueRunMixin(DependencyMixin):
         )
         known = {row["id"] for row in rows}
         left = {self._hash_key(run): run for run in keyed if run.id not in known}
-        answers: dict[RunId, Accepted] = {}
+        answers: dict[RunId, SubmitResult] = {}
         for _ in range(_ROUNDS):
             if not left:
                 return answers
@@ -95,14 +95,16 @@ class UniqueRunMixin(DependencyMixin):
                     await connection.execute(*self._db.sql["replace_unique_keys"].bind(**_key_columns(free)))
         raise StoreUnavailable("a unique key is used by too many at once")
 
-    async def _apply_unique_rule(self, connection: Connection, run: NewRun, first: asyncpg.Record) -> Accepted | None:
+    async def _apply_unique_rule(
+        self, connection: Connection, run: NewRun, first: asyncpg.Record
+    ) -> SubmitResult | None:
         """Handle a run whose locked key was used before; None: the run is made and gets the key."""
         assert run.unique is not None
         before = RunId(first["run_id"])
         if not first["counts"] or before == run.id:
             return None
         # The caller looks up the state after everything is done.
-        there = Accepted(before, RunState.QUEUED, False)
+        there = SubmitResult(before, RunState.QUEUED, False)
         match run.unique.otherwise:
             case "reject":
                 return msgspec.structs.replace(there, conflict=True)

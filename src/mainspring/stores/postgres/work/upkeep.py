@@ -10,7 +10,7 @@ import asyncpg
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.store import Unattempted
+from mainspring.core.store import UnattemptedRuns
 from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.records.reading import ReadMixin
@@ -34,7 +34,7 @@ class MaintenanceMixin(ReadMixin):
     #: Tables whose dead rows could not be removed, and until when that is not tried again.
     _in_vain: dict[str, float]
 
-    async def tidy(self) -> list[Unattempted]:
+    async def tidy(self) -> list[UnattemptedRuns]:
         # First, because the queues need it. The roll-up may have an hour to catch up on.
         await self._db.run(self._vacuum)
         await self._db.transaction(self._forget)
@@ -48,7 +48,7 @@ class MaintenanceMixin(ReadMixin):
                 break
         await self._names.name_all({row["task"] for row in ended})
         return [
-            Unattempted(task=self._names.name(row["task"]), state=STATES[row["state"]], runs=row["runs"])
+            UnattemptedRuns(task=self._names.name(row["task"]), state=STATES[row["state"]], runs=row["runs"])
             for row in ended
         ]
 

@@ -13,7 +13,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.usage import Spent
+from mainspring.core.model.runs.usage import AttemptCost
 from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
 from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE_CODES, NameKind
 from mainspring.stores.postgres.database import Connection
@@ -23,7 +23,7 @@ from mainspring.stores.postgres.rows import build_held_runs
 from mainspring.stores.postgres.work.dependencies import FEW, DependencyMixin
 from mainspring.stores.postgres.work.queues import ClaimScope, QueueMixin
 
-_NOTHING = Spent()
+_NOTHING = AttemptCost()
 
 
 class WorkerMixin(QueueMixin, DependencyMixin):
@@ -100,7 +100,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
                     outcome=Outcome.RELEASED,
                     state=RunState.QUEUED,
                     reason="released",
-                    lets_go=True,
+                    unblocks_others=True,
                 )
                 for row in rows
             ]
@@ -349,7 +349,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             answers |= dict(zip(again, await self.complete([completions[index] for index in again]), strict=True))
             return [answers[index] for index in range(len(completions))]
         applied: set[tuple[str, int]] = set()
-        free = [completion for completion in completions if not completion.lets_go]
+        free = [completion for completion in completions if not completion.unblocks_others]
         succeeded = [completion for completion in free if completion.outcome is Outcome.SUCCESS]
         has_children = False
         if succeeded:
@@ -362,7 +362,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             applied |= _applied(rows, others)
             has_children |= _any_has_children(rows)
         if len(free) < len(completions):
-            keyed = [completion for completion in completions if completion.lets_go]
+            keyed = [completion for completion in completions if completion.unblocks_others]
             rows, queues = await self._db.transaction(lambda connection: self._complete_keyed(connection, keyed))
             applied |= _applied(rows, keyed)
             has_children |= _any_has_children(rows)

@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
 from mainspring.stores.changes import Change
 from mainspring.stores.sqlite.base import SqliteBase
@@ -46,7 +46,7 @@ class SqliteCalendars(SqliteBase):
     async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
         return await self._read(lambda connection: _read_calendars(connection, _VERSIONS, (tenant, name, limit)))
 
-    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+    async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
         return await self._read(lambda connection: almanacs_of(_read_newest(connection, tenants)))
 
     async def put_calendar(

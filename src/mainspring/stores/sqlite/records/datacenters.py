@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.cluster.datacenters import preference_of, serving
-from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.fetch import fetch_rows
 from mainspring.stores.sqlite.rows.encoding import encode
@@ -30,33 +30,33 @@ _decode_words = msgspec.json.Decoder(list[str]).decode
 
 
 class SqliteDatacenters(SqliteBase):
-    async def places(self) -> list[Place]:
+    async def datacenters(self) -> list[DatacenterStatus]:
         return decode_processes(await self._reader.read("places", now=self._time.now()))
 
-    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+    async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         def say(connection: apsw.Connection, now: Instant) -> None:
             told = (datacenter, version, session)
             connection.execute("UPDATE session SET datacenter = ?, version = ? WHERE id = ?", told)
 
         await self._write(say)
 
-    async def place_loads(self) -> list[PlaceLoad]:
+    async def datacenter_loads(self) -> list[DatacenterLoad]:
         return decode_process_loads(await self._reader.read("place_loads"))
 
-    async def orders(self) -> list[Order]:
-        found: dict[str, Order] = {}
+    async def orders(self) -> list[PreferenceOrder]:
+        found: dict[str, PreferenceOrder] = {}
         for row in _decode_orders(await self._reader.read("orders")):
             preference = preference_of(_decode_words(row.requires))
             if preference is not None and row.serving is not None and row.since is not None:
-                order = Order(word=preference.word, serving=row.serving, why=row.why or "", since=row.since)
+                order = PreferenceOrder(word=preference.word, serving=row.serving, why=row.why or "", since=row.since)
                 found[preference.word] = order
         return list(found.values())
 
-    async def serve_orders(self) -> list[Order]:
+    async def serve_orders(self) -> list[PreferenceOrder]:
         rows = _decode_orders(await self._reader.read("orders"))
         if not rows:
             return []
-        places = await self.places()
+        places = await self.datacenters()
         now = self._time.now()
         seen = {place.name: place.seen_at for place in places if place.seen_at is not None}
         orders = {row.label_set: _serve(row, seen, now) for row in rows}
@@ -66,21 +66,21 @@ class SqliteDatacenters(SqliteBase):
         return list({order.word: order for order in orders.values()}.values())
 
 
-def _serve(row: _OrderRow, seen: dict[str, Instant], now: Instant) -> Order:
+def _serve(row: _OrderRow, seen: dict[str, Instant], now: Instant) -> PreferenceOrder:
     """Decide which data center serves a preference order now."""
     preference = preference_of(_decode_words(row.requires))
     assert preference is not None
     since = now if row.since is None else row.since
     to, why = serving(preference, seen, since, now)
-    return Order(word=preference.word, serving=to, why=why, since=since)
+    return PreferenceOrder(word=preference.word, serving=to, why=why, since=since)
 
 
-def _encode_orders(orders: dict[int, Order]) -> str:
+def _encode_orders(orders: dict[int, PreferenceOrder]) -> str:
     return encode([(label_set, order.serving, order.word) for label_set, order in orders.items()])
 
 
 def _store_orders(
-    connection: apsw.Connection, rows: Sequence[_OrderRow], orders: dict[int, Order], now: Instant
+    connection: apsw.Connection, rows: Sequence[_OrderRow], orders: dict[int, PreferenceOrder], now: Instant
 ) -> None:
     """Store which data center serves each preference order, and give its workers the label sets."""
     for row in rows:

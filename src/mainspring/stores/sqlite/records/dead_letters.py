@@ -7,7 +7,7 @@ import apsw
 import msgspec
 
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Instant, Micros
-from mainspring.core.model.runs.dead_letters import QUIET, Watch, watch
+from mainspring.core.model.runs.dead_letters import QUIET, DeadLetterWatch, watch
 from mainspring.core.model.runs.replay import Replay
 from mainspring.stores.sqlite.base import SqliteBase
 
@@ -82,7 +82,9 @@ def _watch_groups(connection: apsw.Connection, now: Instant) -> int:
         tenant, task, fingerprint, new, sample, began, count, seen_at, grew_at = cast(
             "tuple[str, str, str, int, str, int, int, int | None, int | None]", found
         )
-        before = None if seen_at is None else Watch(since=began, count=count, seen_at=seen_at, grew_at=grew_at)
+        before = (
+            None if seen_at is None else DeadLetterWatch(since=began, count=count, seen_at=seen_at, grew_at=grew_at)
+        )
         after, alarm = watch(before, new, until)
         connection.execute(
             "INSERT OR REPLACE INTO dead_group (tenant, task, fingerprint, since, count, seen_at, grew_at)"

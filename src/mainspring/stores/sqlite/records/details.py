@@ -6,7 +6,7 @@ from typing import Literal
 
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
-from mainspring.core.model.limits.limits import GateState
+from mainspring.core.model.limits.limits import LimiterState
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.catalog import (
     JobVersion,
@@ -41,7 +41,7 @@ class SqliteDetails(SqliteBase):
     async def ahead_of(self, run: RunId) -> int | None:
         return decode_number_or_none(await self._reader.read("ahead_of", run=run, limit=_MAX_COUNT))
 
-    async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
+    async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
         row = decode_limiter(await self._reader.read("limiter", number=number, limit=limit))
         return row.state, row.occupants
 

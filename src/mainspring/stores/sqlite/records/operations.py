@@ -9,12 +9,12 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.new_run import About, NewRun
-from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, retagged, what_differs
 from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
 from mainspring.stores.sqlite.rows.answers import decode_new_states, decode_stored_states
@@ -34,11 +34,11 @@ _OPEN, _DISCARDED = 1, 2
 
 
 class SqliteOperations(SqliteQueues):
-    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> SubmitResult | None:
         await self._mark_weighted([run.queue] if run.policy.weight > 1 else [])
         return await self._write(lambda connection, now: edit(connection, run, author, was, now))
 
-    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+    async def finish(self, ends: Sequence[KnownOutcome], author: Author) -> dict[RunId, RunState]:
         for end in ends:
             end.check()
         known = {end.run: end for end in ends}
@@ -237,6 +237,6 @@ def _read_targets(connection: apsw.Connection, statement: str, ids: Iterable[str
     return [cast("tuple[str, str]", row) for row in connection.execute(statement, (encode(list(ids)), *more))]
 
 
-def _build_end_item(end: KnownEnd) -> tuple[str, str, str, str | None, str | None, str | None]:
+def _build_end_item(end: KnownOutcome) -> tuple[str, str, str, str | None, str | None, str | None]:
     result = None if end.result is None else encode_bytes(end.result)
     return end.run, end.state.value, end.reason, result, end.error, end.fingerprint or None

@@ -9,7 +9,7 @@ from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, Worker
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
-from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
+from mainspring.core.store import EVENTS_KEPT, EventBatch, QueueBacklog
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_strings
 from mainspring.stores.sqlite.rows.encoding import encode
@@ -64,7 +64,7 @@ class SqliteReading(SqliteBase):
         views = await self.runs([RunId(run) for run in decode_strings(ids)])
         return [view for view in views if view is not None]
 
-    async def depths(self, tenant: str | None = None) -> list[Depth]:
+    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         if tenant is None:
             return decode_depths(await self._reader.read("depths", now=self._time.now()))
         return decode_depths(await self._reader.read("depths_of", tenant=tenant, now=self._time.now()))
@@ -74,10 +74,10 @@ class SqliteOutbox(SqliteBase):
     async def hint_key(self) -> str:
         return await self._reader.read("hint_key")
 
-    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+    async def find_hints(self, runs: Sequence[RunId]) -> list[Hint]:
         return decode_hints(await self._reader.read("hints_of", ids=encode(list(runs))))
 
-    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+    async def find_ready_hints(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         named = (
             [depth.queue for depth in decode_depths(await self._reader.read("depths", now=self._time.now()))]
             if queues is None

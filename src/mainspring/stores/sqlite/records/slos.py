@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.slo import SloState
-from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.core.ports.storage.slos import SloDue, SloResult
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.work.jobs import read_jobs
@@ -46,7 +46,7 @@ class SqliteSlos(SqliteBase):
 
         return await self._read(read_due)
 
-    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+    async def save_slos(self, settled: Sequence[SloResult]) -> int:
         def complete(connection: apsw.Connection, now: Instant) -> int:
             accepted = 0
             for evaluation in settled:

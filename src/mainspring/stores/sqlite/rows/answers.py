@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.completion import CompletionAnswer
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
-from mainspring.core.store import HeartbeatAnswer, Staged, Unattempted
+from mainspring.core.store import HeartbeatAnswer, StageResult, UnattemptedRuns
 
 
 class SubmitAnswer(msgspec.Struct, array_like=True, frozen=True):
@@ -89,7 +89,7 @@ class NewJobState(msgspec.Struct, frozen=True):
 
 class TidyAnswer(msgspec.Struct, frozen=True):
     more: bool
-    unattempted: list[Unattempted]
+    unattempted: list[UnattemptedRuns]
 
 
 class SweepCandidates(msgspec.Struct, array_like=True, frozen=True):
@@ -109,7 +109,7 @@ decode_submit = msgspec.json.Decoder(list[SubmitAnswer]).decode
 decode_full_submit = msgspec.json.Decoder(list[FullSubmitAnswer]).decode
 decode_rejected = msgspec.json.Decoder(list[RejectedCompletion]).decode
 decode_fired = msgspec.json.Decoder(list[FireAnswer]).decode
-decode_staged = msgspec.json.Decoder(Staged).decode
+decode_staged = msgspec.json.Decoder(StageResult).decode
 decode_heartbeat = msgspec.json.Decoder(HeartbeatAnswer).decode
 decode_renewal = msgspec.json.Decoder(RenewalAnswer | None).decode
 decode_tidy = msgspec.json.Decoder(TidyAnswer).decode

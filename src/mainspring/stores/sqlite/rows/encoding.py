@@ -60,7 +60,7 @@ def decode_spec(text: str) -> JobSpec:
 @lru_cache(maxsize=10_000)
 def encode_limits(tenant: str, task: str, policy: RunPolicy) -> str | None:
     """Encode the limits of a run, a breaker first; None for most runs."""
-    limits = policy.gates(tenant, task)
+    limits = policy.limiters(tenant, task)
     if not limits:
         return None
     first = sorted(limits, key=lambda limit: limit.kind != BREAKER)

@@ -9,7 +9,7 @@ from mainspring.core.model.runs.completion import Completion, complete_unreadabl
 from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import Progress, RunView
-from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.stores.sqlite.rows.encoding import decode_about, decode_bytes, decode_policy
 from mainspring.stores.unreadable import UNREADABLE, read_rows
 
@@ -31,7 +31,7 @@ class _HeldRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     deadline: Instant | None
     job_id: JobId | None
     scheduled_at: Instant | None
-    lets_go: int
+    unblocks_others: int
     cancel_requested: int
     #: Set for claimed runs only.
     state: str | None = None
@@ -75,7 +75,7 @@ class _ViewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     fingerprint: str
     target: SessionId | None
     parents: int
-    rule: Rule | None
+    rule: DependencyRule | None
     gate: int | None
     kept_as: str
     payload: str | None
@@ -120,7 +120,7 @@ def _build_held_run(row: _HeldRow) -> HeldRun:
         deadline=row.deadline,
         job_id=row.job_id,
         scheduled_at=row.scheduled_at,
-        lets_go=row.lets_go != 0,
+        unblocks_others=row.unblocks_others != 0,
         cancel_requested=row.cancel_requested != 0,
         session=row.session,
         state=None if row.state is None else decode_bytes(row.state),
@@ -164,7 +164,7 @@ def decode_run_views(text: str) -> dict[RunId, RunView]:
             target=row.target,
             parents=row.parents,
             rule=row.rule,
-            gate=row.gate,
+            limiter=row.gate,
             kept_as=row.kept_as,
             payload=None if row.payload is None else decode_bytes(row.payload),
         )

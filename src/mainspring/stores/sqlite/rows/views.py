@@ -4,7 +4,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.limits.limits import GateState
+from mainspring.core.model.limits.limits import LimiterState
 from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.ports.storage.catalog import (
     DeadGroup,
@@ -16,15 +16,15 @@ from mainspring.core.ports.storage.catalog import (
     Standings,
     Timings,
 )
-from mainspring.core.ports.storage.datacenters import Place, PlaceLoad
-from mainspring.core.store import Depth
+from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus
+from mainspring.core.store import QueueBacklog
 from mainspring.stores.depths import DepthRow, fold_depths
 
 
 class LimiterRow(msgspec.Struct, frozen=True):
     """A limiter and the first runs that occupy it."""
 
-    state: GateState
+    state: LimiterState
     occupants: list[RunId]
 
 
@@ -65,8 +65,8 @@ decode_log_lines = msgspec.json.Decoder(list[LogLine]).decode
 decode_dead_groups = msgspec.json.Decoder(list[DeadGroup]).decode
 decode_standings = msgspec.json.Decoder(Standings).decode
 decode_limiter = msgspec.json.Decoder(LimiterRow).decode
-decode_processes = msgspec.json.Decoder(list[Place]).decode
-decode_process_loads = msgspec.json.Decoder(list[PlaceLoad]).decode
+decode_processes = msgspec.json.Decoder(list[DatacenterStatus]).decode
+decode_process_loads = msgspec.json.Decoder(list[DatacenterLoad]).decode
 decode_log_sizes = msgspec.json.Decoder(list[LogSize]).decode
 
 _depth_rows = msgspec.json.Decoder(list[DepthRow])
@@ -75,7 +75,7 @@ _run_logs = msgspec.json.Decoder(list[_RunLog])
 _due_minutes = msgspec.json.Decoder(list[_DueMinute])
 
 
-def decode_depths(text: str) -> list[Depth]:
+def decode_depths(text: str) -> list[QueueBacklog]:
     return fold_depths(_depth_rows.decode(text))
 
 

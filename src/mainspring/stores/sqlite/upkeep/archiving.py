@@ -7,7 +7,7 @@ import msgspec
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY
 from mainspring.core.model.runs.view import AttemptView
-from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
+from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
 from mainspring.core.store import Retention
 from mainspring.stores.sqlite.records.reading import SqliteReading
 from mainspring.stores.sqlite.rows.answers import decode_ids
@@ -28,15 +28,15 @@ _decode_days = msgspec.json.Decoder(list[_PastDay]).decode
 
 
 class SqliteArchiving(SqliteReading):
-    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+    async def past_parts(self, retention: Retention) -> Sequence[ArchivePart]:
         now = await self.now()
         # Only whole days: a day whose last runs must still be kept is left out.
         until = {name: (now - getattr(retention, name)) // DAY * DAY for name in (*_STANDARD, "short", "long", "audit")}
         found = _decode_days(await self._reader.read("past_days", **until))
-        return [Part(kept_as=row.kept_as, since=row.day * DAY, until=(row.day + 1) * DAY) for row in found]
+        return [ArchivePart(kept_as=row.kept_as, since=row.day * DAY, until=(row.day + 1) * DAY) for row in found]
 
     async def archived_runs(
-        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+        self, part: ArchivePart, after: ArchivedRun | None, limit: int, size: int
     ) -> Sequence[ArchivedRun]:
         name = f"archived_{part.kept_as}" if part.kept_as in _STANDARD else "archived_class"
         at, last = (part.since, "") if after is None else (after.run.finished_at or 0, after.run.id)

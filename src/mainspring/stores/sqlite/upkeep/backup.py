@@ -16,14 +16,14 @@ from mainspring.core.model.runs.restored import (
     AUTHOR,
     RESTORED,
     PausedBefore,
-    Restored,
+    RestoreRecord,
     Unfinished,
     paused_before,
     why_held,
 )
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.upkeep.backup import LEFT_OUT, Manifest, Open, Tell, Writing
+from mainspring.core.ports.upkeep.backup import LEFT_OUT, BackupWriter, Manifest, Open, Tell
 from mainspring.core.runtime.backup_file import PIECE
 from mainspring.core.runtime.private_files import create_private_file
 from mainspring.stores.changes import Change
@@ -48,7 +48,7 @@ class SqliteBackups:
         self._path = path
         self._clock = clock
 
-    async def take(self, writing: Writing, program: str, tell: Tell) -> Manifest:
+    async def take(self, writing: BackupWriter, program: str, tell: Tell) -> Manifest:
         if not self._path.is_file():
             raise StoreUnavailable(f"there is no store {self._path}")
         # Next to the store, where there is room for a copy: a temporary folder may be in memory.
@@ -71,7 +71,7 @@ class SqliteBackups:
 
     async def restore(
         self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
-    ) -> Restored:
+    ) -> RestoreRecord:
         _refuse_newer(manifest)
         with _convert_errors(self._path):
             epoch = self._refuse_used(replace)
@@ -184,11 +184,11 @@ class SqliteBackups:
                 self._path.rename(kept)
         _sync(self._path.parent)
 
-    def _prepare_restored(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
+    def _prepare_restored(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> RestoreRecord:
         connection = connections.open_for_writing(copy, manifest.shards)
         try:
             now = self._clock.now()
-            restored = Restored(
+            restored = RestoreRecord(
                 taken_at=manifest.taken_at,
                 restored_at=now,
                 store_id=manifest.store_id,

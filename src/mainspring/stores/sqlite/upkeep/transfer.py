@@ -11,7 +11,7 @@ import msgspec
 from mainspring.core.model.base.errors import Conflict, StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.upkeep.transfer import BATCH, KINDS, Facts, Row
+from mainspring.core.ports.upkeep.transfer import BATCH, KINDS, Row, StoreFacts
 from mainspring.stores import statements
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.rows.encoding import decode_bytes
@@ -113,7 +113,7 @@ class SqliteSource:
         self._clock = clock
         self._connection: apsw.Connection | None = None
 
-    def open(self) -> Facts:
+    def open(self) -> StoreFacts:
         if not self._path.is_file():
             raise StoreUnavailable(f"there is no store {self._path}")
         try:
@@ -191,7 +191,7 @@ class SqliteSource:
                 f"(one that was killed is forgotten within {longest} s)"
             )
 
-    def _read_facts(self) -> Facts:
+    def _read_facts(self) -> StoreFacts:
         connection = self._open
         row = connection.execute(_SQL["facts"]).fetchone()
         assert row is not None
@@ -200,7 +200,7 @@ class SqliteSource:
         def all_of(name: str) -> list[Any]:
             return [value for (value,) in connection.execute(_SQL[name]).fetchall()]
 
-        return Facts(
+        return StoreFacts(
             store_id=str(store_id),
             shards=int(str(shards)),
             store_epoch=int(str(epoch)),

@@ -16,7 +16,7 @@ from mainspring.core.model.runs.completion import REPLACED
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import check_no_circle
-from mainspring.core.store import KEYS_KEPT, Accepted
+from mainspring.core.store import KEYS_KEPT, SubmitResult
 from mainspring.stores.sqlite.rows.answers import StoredState, decode_stored_states
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.items import build_full_submit_item
@@ -40,7 +40,7 @@ class _KeyHolder(msgspec.Struct, frozen=True, array_like=True):
 
 def submit_linked_runs(
     connection: apsw.Connection, runs: Sequence[NewRun], shards: Sequence[int], now: Instant
-) -> list[Accepted]:
+) -> list[SubmitResult]:
     check_no_circle({run.id: run.after.parents for run in runs if run.after is not None})
     batch = _SubmitBatch(connection, runs, now)
     answers = [batch.add(run) for run in runs]
@@ -62,7 +62,7 @@ def submit_linked_runs(
     states = _read_states(connection, [answer.id for answer in answers])
     return [
         # A key that was used for a recurring job names an id of another kind.
-        Accepted(
+        SubmitResult(
             answer.id,
             states[answer.id].state if answer.id in states else RunState.SCHEDULED,
             answer.new,

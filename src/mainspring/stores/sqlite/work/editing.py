@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Accepted
+from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, what_differs, words_of_run
 from mainspring.stores.key_locks import compute_run_key_lock
 from mainspring.stores.sqlite.records.audit import write_audit
@@ -50,7 +50,7 @@ class _EditedRun(msgspec.Struct, array_like=True, frozen=True):
 
 def edit(
     connection: apsw.Connection, new: NewRun, author: Author | None, was: RunView | None, now: Instant
-) -> Accepted | None:
+) -> SubmitResult | None:
     """Edit a run that was never started; None if there is no such run.
 
     1. A run that stays queued keeps its age.
@@ -64,7 +64,7 @@ def edit(
         return None
     before = _read_view(connection, new.id)
     if was is not None and words_of_run(was) != words_of_run(before):
-        return Accepted(new.id, before.state, new=False, conflict=True)
+        return SubmitResult(new.id, before.state, new=False, conflict=True)
     due = new.at if new.at is not None else now + new.delay
     gate = compute_run_key_lock(row.tenant, new.policy)
     _release_limiters(connection, row, now)
@@ -98,7 +98,7 @@ def edit(
     differs = what_differs(words_of_run(before), words_of_run(after))
     if differs is not None:
         write_audit(connection, now, "runs.edit", author, [Change(row.tenant, new.id, *differs)])
-    return Accepted(new.id, after.state, new=False)
+    return SubmitResult(new.id, after.state, new=False)
 
 
 def _release_limiters(connection: apsw.Connection, row: _EditedRun, now: Instant) -> None:

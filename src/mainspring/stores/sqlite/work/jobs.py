@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.plan import dropped_ticks
 from mainspring.core.model.schedules.schedule import next_after
 from mainspring.core.model.schedules.slo import begin
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import KEYS_KEPT, Put, PutOutcome, build_conflict, refuse_put
+from mainspring.core.store import KEYS_KEPT, PutOutcome, PutResult, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.sqlite.connection import QUERIES
 from mainspring.stores.sqlite.records.audit import write_audit
@@ -34,7 +34,7 @@ _TICKING = (JobState.SCHEDULED, JobState.PAUSED)
 
 
 class SqliteJobs(SqliteQueues):
-    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         if not jobs:
             return []
         for job in jobs:
@@ -82,7 +82,7 @@ class SqliteJobs(SqliteQueues):
         return decode_new_job_states(await self._writer.run(change if alone else call))
 
 
-def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) -> list[Put]:
+def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) -> list[PutResult]:
     for job in jobs:
         if job.expected_version is not None and _find_job(connection, job) is None:
             raise NotFound(f"there is no job {job.spec.name!r}")
@@ -124,7 +124,7 @@ def _find_job(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, Job
     return known, version, JobState(state)
 
 
-def _answer_repeated_put(connection: apsw.Connection, new: NewJob, now: Instant) -> Put | None:
+def _answer_repeated_put(connection: apsw.Connection, new: NewJob, now: Instant) -> PutResult | None:
     """Answer a put whose idempotency key was used for a job or run that exists; None otherwise."""
     if new.idempotency is None:
         return None
@@ -137,7 +137,7 @@ def _answer_repeated_put(connection: apsw.Connection, new: NewJob, now: Instant)
     made, fingerprint = cast("tuple[str, str]", found)
     for job in read_jobs(connection, [JobId(made)]):
         same = new.idempotency.fingerprint.hex() == fingerprint
-        return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
+        return PutResult(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
     if not decode_stored_states(read(connection, "run_states", ids=encode([made]))):
         return None
     return build_conflict(new, made)
@@ -149,20 +149,20 @@ def _put_job(
     known: tuple[JobId, int, JobState] | None,
     before: Job | None,
     now: Instant,
-) -> Put:
+) -> PutResult:
     if known is None:
         _create_job(connection, new, now)
         _start_schedule(connection, new.id, new, now)
-        return Put(read_jobs(connection, [new.id])[0], PutOutcome.CREATED)
+        return PutResult(read_jobs(connection, [new.id])[0], PutOutcome.CREATED)
     job, version, state = known
     ticking = state in _TICKING
     same = before is not None and before.spec == new.spec and before.payload == new.payload
     if before is not None:
         refused = refuse_put(new, job, version, state, same)
         if refused is not None:
-            return Put(before, refused)
+            return PutResult(before, refused)
         if same and ticking:
-            return Put(before, PutOutcome.UNCHANGED)
+            return PutResult(before, PutOutcome.UNCHANGED)
     rescheduled = before is None or before.spec.timing != new.spec.timing
     if ticking and rescheduled and before is not None:
         _drop_ticks(connection, before, now, "schedule changed")
@@ -174,7 +174,7 @@ def _put_job(
         connection.execute("UPDATE schedule SET resume_at = NULL, paused_until = NULL WHERE job_id = ?", (job,))
     if not ticking or rescheduled:
         _start_schedule(connection, job, new, now)
-    return Put(read_jobs(connection, [job])[0], PutOutcome.CHANGED)
+    return PutResult(read_jobs(connection, [job])[0], PutOutcome.CHANGED)
 
 
 def _watch_objectives(connection: apsw.Connection, job: Job, before: Job | None, now: Instant) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from mainspring.core.model.access.access import DEFAULT_TENANT
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolicy, Turns, Wanted, choose, made
+from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolicy, SlotRequest, TurnOrder, choose, made
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Demand
 from mainspring.stores.changes import Change, what_differs
@@ -208,7 +208,7 @@ class _QueueChoice:
         tenants = set(self._texts(_TENANTS, demand.queue)) - set(self._paused)
         if demand.tenant is not None:
             tenants &= {demand.tenant}
-        turns = Turns(self._clock, tags, policy.shares, tenants)
+        turns = TurnOrder(self._clock, tags, policy.shares, tenants)
         self._store_chosen(self._choose_runs(limit, most, turns, [lane for lane in self._lanes if lane >= 0]))
         self._connection.execute("UPDATE queue_policy SET clock = ? WHERE queue = ?", (turns.clock, demand.queue))
         self._connection.execute("DELETE FROM queue_turn WHERE queue = ?", (demand.queue,))
@@ -217,7 +217,7 @@ class _QueueChoice:
             [(demand.queue, tenant, tag) for tenant, tag in turns.kept().items()],
         )
 
-    def _choose_runs(self, limit: int, most: int, turns: Turns | None, lanes: Sequence[int]) -> list[Candidate]:
+    def _choose_runs(self, limit: int, most: int, turns: TurnOrder | None, lanes: Sequence[int]) -> list[Candidate]:
         return made(
             choose(limit, self._demand.slots, most, turns, self._room),
             lambda wanted: {
@@ -225,7 +225,7 @@ class _QueueChoice:
             },
         )
 
-    def _read_best(self, group: str, count: int, lanes: Sequence[int], wanted: Wanted) -> list[Candidate]:
+    def _read_best(self, group: str, count: int, lanes: Sequence[int], wanted: SlotRequest) -> list[Candidate]:
         tenant = group or self._demand.tenant
         if tenant is None:
             index, only = "run_ready", ""

@@ -1,18 +1,18 @@
 """SQLite: the reaper's work, and pruning."""
 
-from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIMINGS_KEPT
-from mainspring.core.store import EVENTS_KEPT, KEYS_KEPT, Retention, Unattempted
+from mainspring.core.store import EVENTS_KEPT, KEYS_KEPT, Retention, UnattemptedRuns
 from mainspring.stores.sqlite.rows.answers import decode_sweep, decode_tidy
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.work.workforce import SqliteWorkforce
 
 #: How far the metrics lag: processes that share a file do not agree on the time to the microsecond.
 _LAG: Micros = 15 * SECOND
-_DEADLINE_FINGERPRINT = fingerprint_of("deadline", "")
+_DEADLINE_FINGERPRINT = compute_fingerprint("deadline", "")
 
 
 class SqliteReaping(SqliteWorkforce):
@@ -36,10 +36,10 @@ class SqliteReaping(SqliteWorkforce):
             return 0
         return int(await self._writer.call("sweep", found))
 
-    async def tidy(self) -> list[Unattempted]:
+    async def tidy(self) -> list[UnattemptedRuns]:
         """Forget expired state. SQLite itself needs no upkeep: it reuses pages and checkpoints its log as it goes."""
         batch = encode((KEYS_KEPT, EVENTS_KEPT, _LAG))
-        ended: list[Unattempted] = []
+        ended: list[UnattemptedRuns] = []
         more = True
         # Other requests get their turn in between.
         while more:

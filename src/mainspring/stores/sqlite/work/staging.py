@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.job import Fire, Job
-from mainspring.core.store import Fired, Staged
+from mainspring.core.store import FireResult, StageResult
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_fired, decode_staged, decode_upcoming
 from mainspring.stores.sqlite.rows.encoding import encode
@@ -14,7 +14,7 @@ from mainspring.stores.sqlite.rows.jobs import decode_jobs
 
 
 class SqliteStaging(SqliteBase):
-    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         return decode_staged(await self._writer.call("stage", encode(list(shards)), session=owner, argument=limit))
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
@@ -25,11 +25,11 @@ class SqliteStaging(SqliteBase):
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
         return decode_jobs(await self._reader.read("due_jobs", shards=encode(list(shards)), until=until, limit=limit))
 
-    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         if not fires:
             return []
         answer = await self._writer.call("fire", encode([build_fire_item(fire) for fire in fires]), session=owner)
-        fired = [Fired(applied=False)] * len(fires)
+        fired = [FireResult(applied=False)] * len(fires)
         for applied in decode_fired(answer):
-            fired[applied.index] = Fired(applied=True, runs=applied.runs, queues=tuple(applied.queues))
+            fired[applied.index] = FireResult(applied=True, runs=applied.runs, queues=tuple(applied.queues))
         return fired

@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import KEYS_KEPT, Accepted
+from mainspring.core.store import KEYS_KEPT, SubmitResult
 from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
 from mainspring.stores.sqlite.rows.answers import (
     decode_full_submit,
@@ -44,7 +44,7 @@ class SqliteSubmissions(SqliteQueues):
 
         return await self._write(look)
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         if not runs:
             return []
         if any(run.policy.weight > 1 for run in runs):
@@ -56,15 +56,15 @@ class SqliteSubmissions(SqliteQueues):
             return await self._submit_more(runs)
         batch = encode([build_submit_item(run, self._find_shard(run.id)) for run in runs])
         answer = await self._writer.call("submit", batch, argument=len(runs))
-        accepted = [Accepted(run.id, RunState.QUEUED, True) for run in runs]
+        accepted = [SubmitResult(run.id, RunState.QUEUED, True) for run in runs]
         for other in decode_submit(answer):
-            accepted[other.index] = Accepted(runs[other.index].id, other.state, other.new != 0)
+            accepted[other.index] = SubmitResult(runs[other.index].id, other.state, other.new != 0)
         return accepted
 
-    async def _submit_more(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def _submit_more(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         batch = encode([build_full_submit_item(run, self._find_shard(run.id)) for run in runs])
         answer = await self._writer.call("submit_full", batch, argument=KEYS_KEPT)
-        return [Accepted(run.id, run.state, run.new != 0, run.conflict != 0) for run in decode_full_submit(answer)]
+        return [SubmitResult(run.id, run.state, run.new != 0, run.conflict != 0) for run in decode_full_submit(answer)]
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         ids = encode(list(dict.fromkeys(runs)))

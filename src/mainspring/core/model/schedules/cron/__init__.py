@@ -20,7 +20,7 @@ day. The second field has no effect on this, so ``0 30 2 * * *`` is the same as 
 
 from mainspring.core.model.schedules.cron.clock_changes import ClockChange, clock_changes
 from mainspring.core.model.schedules.cron.expression import Cron, DstFold, DstGap
-from mainspring.core.model.schedules.cron.parts import Part, parts
+from mainspring.core.model.schedules.cron.parts import FieldRange, parts
 from mainspring.core.model.schedules.cron.zone import ZoneDatabase, find_zone_database, load_zone
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "Cron",
     "DstFold",
     "DstGap",
-    "Part",
+    "FieldRange",
     "ZoneDatabase",
     "clock_changes",
     "find_zone_database",

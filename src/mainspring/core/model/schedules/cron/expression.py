@@ -8,7 +8,7 @@ from typing import Self
 from zoneinfo import ZoneInfo
 
 from mainspring.core.model.base.instant import SECOND, Instant
-from mainspring.core.model.schedules.cron.reading import HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD, SECOND_FIELD, Reader
+from mainspring.core.model.schedules.cron.reading import HOUR_FIELD, MINUTE_FIELD, MONTH_FIELD, SECOND_FIELD, CronParser
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS, WallTimes, bits
 from mainspring.core.model.schedules.cron.words import describe
 from mainspring.core.model.schedules.cron.zone import FIRST_SECOND, LAST_SECOND, MARGIN, segment_at
@@ -41,7 +41,7 @@ class Cron(WallTimes, frozen=True):
     @classmethod
     def parse(cls, expression: str, *, hash_key: str = "", field: str = "cron") -> Self:
         """Parse an expression, or refuse it with the part and the reason; one that can never fire is refused, too."""
-        reader = Reader(field, hash_key)
+        reader = CronParser(field, hash_key)
         second, minute, hour, day, month, weekday = reader.split(expression)
         days, days_before_last, nearest_weekdays = reader.days(day)
         weekdays, numbered_weekdays = reader.weekdays(weekday)

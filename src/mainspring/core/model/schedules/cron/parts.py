@@ -4,7 +4,7 @@ import msgspec
 
 from mainspring.core.model.schedules.cron import words
 from mainspring.core.model.schedules.cron.expression import Cron
-from mainspring.core.model.schedules.cron.reading import Reader
+from mainspring.core.model.schedules.cron.reading import CronParser
 
 _FIELDS = (
     ("second", words.describe_second),
@@ -16,17 +16,17 @@ _FIELDS = (
 )
 
 
-class Part(msgspec.Struct, frozen=True):
+class FieldRange(msgspec.Struct, frozen=True):
     field: str
     written: str
     means: str
 
 
-def parts(cron: Cron) -> list[Part]:
+def parts(cron: Cron) -> list[FieldRange]:
     """Return the fields in order. The second is included only if it is written; a macro such as ``@daily`` has five."""
-    written = Reader("cron", "").split(cron.expression)
+    written = CronParser("cron", "").split(cron.expression)
     first = 0 if len(cron.expression.split()) == 6 else 1
     return [
-        Part(name, text, describe(cron))
+        FieldRange(name, text, describe(cron))
         for (name, describe), text in zip(_FIELDS[first:], written[first:], strict=True)
     ]

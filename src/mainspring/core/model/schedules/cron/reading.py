@@ -38,7 +38,7 @@ _MACROS = {
 }
 
 
-class Reader:
+class CronParser:
     """Parses one expression from left to right without backtracking. Refusals name the caller's field."""
 
     __slots__ = ("_field", "_hash_key")

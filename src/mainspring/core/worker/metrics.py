@@ -6,7 +6,7 @@ from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.worker.worker import Worker
 
 
-def tell_of_worker(worker: Worker, book: Exposition) -> None:
+def export_worker(worker: Worker, book: Exposition) -> None:
     for queue, (slots, used) in worker.slots_by_queue().items():
         book.put(declared.SLOTS, slots, queue)
         book.put(declared.SLOTS_USED, used, queue)

@@ -6,8 +6,8 @@ import pytest
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.runs.policy import DEFAULT_POLICY
 from mainspring.core.model.schedules.job import Fire
-from mainspring.core.ports.storage.datacenters import Place
-from mainspring.core.scheduler.places import Places
+from mainspring.core.ports.storage.datacenters import DatacenterStatus
+from mainspring.core.scheduler.datacenter_choice import DatacenterChoice
 from tests.support.builders import a_fire, a_spec, a_stored_job, a_tick
 from tests.support.clock import START, ManualClock
 
@@ -18,12 +18,12 @@ class PlaceStore:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def places(self) -> list[Place]:
+    async def datacenters(self) -> list[DatacenterStatus]:
         self.asked += 1
         return [
-            Place(name="asia"),
-            Place(name="eu", seen_at=START),
-            Place(name="us", seen_at=START - MINUTE),
+            DatacenterStatus(name="asia"),
+            DatacenterStatus(name="eu", seen_at=START),
+            DatacenterStatus(name="us", seen_at=START - MINUTE),
         ]
 
 
@@ -51,7 +51,7 @@ async def test_a_tick_goes_to_its_data_centers(
     datacenters: tuple[str, ...], requires: tuple[str, ...], targets: list[str], reason: str, asked: int
 ) -> None:
     store = PlaceStore()
-    (fire,) = await Places(store, ManualClock()).apply([a_placed_fire(datacenters, requires)], START)
+    (fire,) = await DatacenterChoice(store, ManualClock()).apply([a_placed_fire(datacenters, requires)], START)
     assert [(tick.target, tick.reason) for tick in fire.ticks] == [(target, reason) for target in targets]
     assert store.asked == asked
 
@@ -61,7 +61,7 @@ async def test_a_fire_with_a_data_center_is_placed_among_others(
     datacenters: tuple[str, ...], requires: tuple[str, ...]
 ) -> None:
     plain, placed = a_placed_fire(), a_placed_fire(datacenters, requires)
-    fires = await Places(PlaceStore(), ManualClock()).apply([plain, placed], START)
+    fires = await DatacenterChoice(PlaceStore(), ManualClock()).apply([plain, placed], START)
     assert fires[0] == plain
     assert fires[1] != placed
 
@@ -70,7 +70,7 @@ async def test_a_fire_with_a_data_center_is_placed_among_others(
 async def test_the_data_centers_are_asked_for_once_a_second(later: Micros, asked: int) -> None:
     store, clock = PlaceStore(), ManualClock()
     clock.advance(500 * MILLISECOND)
-    places = Places(store, clock)
+    places = DatacenterChoice(store, clock)
     await places.apply([a_placed_fire(("*",)), a_placed_fire(("*",))], START)
     clock.advance(later)
     await places.apply([a_placed_fire(("*",))], START)
