@@ -124,6 +124,24 @@ async def test_a_file_that_is_overwritten_in_place_is_noticed(tmp_path: Path, or
         await store.close()
 
 
+async def test_a_file_that_was_put_in_place_under_a_process_is_not_changed_by_it(tmp_path: Path) -> None:
+    """Neither when the process ends, nor by the log that it leaves, when the next one starts."""
+    path = tmp_path / "store.db"
+    content = await a_file(tmp_path / "other.db", 300)
+    store = await a_store(path, 50)
+    write_in_place(path, content)
+    with pytest.raises(StoreDamaged):
+        await store.submit([a_run()])
+    await store.close()
+    files = read_all(tmp_path)
+    assert files[path].startswith(content)
+    assert path.with_name("store.db-wal") not in files
+    assert len([each for each in files if ".db-wal.lost-" in each.name]) == 1
+    await store.open()
+    assert [depth.queued for depth in await store.depths()] == [300]
+    await store.close()
+
+
 async def test_log_and_file_that_are_overwritten_with_an_earlier_copy_are_noticed(tmp_path: Path) -> None:
     """As ``cp backup/* .`` does, with what a process had written until the copy was made."""
     path = tmp_path / "store.db"

@@ -77,6 +77,8 @@ class FileGuard:
         self._stamp = 0
         self._progress = 0.0
         self._damage = ""
+        #: The file is not the one that was opened, so the log does not belong to it.
+        self._is_other = False
 
     def start(self) -> None:
         """Check the file from now on, even if no request comes."""
@@ -99,6 +101,7 @@ class FileGuard:
             if not problem and connection is not None:
                 problem = self._examine_generation(connection)
             if problem:
+                self._is_other = True
                 self.report(problem)
         if self._damage:
             # A new exception, because one that is raised on several threads would collect the tracebacks of all.
@@ -112,6 +115,22 @@ class FileGuard:
             self._damage = problem
         _log.error("store damaged", store=str(self._path), error=problem)
         self._notice.publish(problem)
+
+    def close(self, connection: apsw.Connection) -> None:
+        """Close a connection. The last one would write the log into a file that it does not belong to."""
+        if self._is_other:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
+
+    def put_log_aside(self) -> None:
+        """Rename the log of a lost file after the last connection: the next start would apply it to the other file."""
+        log = Path(self._paths[1])
+        with suppress(OSError):
+            found = os.stat(log)
+            if self._is_other and (found.st_dev, found.st_ino) == self._known.get(self._paths[1]):
+                kept = log.with_name(f"{log.name}.lost-{os.getpid()}")
+                log.rename(kept)
+                _log.warning("log of the lost file put aside", log=str(kept))
 
     def _watch(self) -> None:
         connection = None
@@ -131,7 +150,7 @@ class FileGuard:
                     return
         finally:
             if connection is not None:
-                connection.close()
+                self.close(connection)
 
     def _examine_files(self) -> str:
         for path in self._paths:

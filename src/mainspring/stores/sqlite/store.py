@@ -89,6 +89,7 @@ class SqliteStore(
         await self._display_reader.stop()
         await self._reader.stop()
         await self._writer.stop()
+        self._guard.put_log_aside()
 
     def seen_by(self, tenant: str | None) -> Reads:
         return self if tenant is None else Seen(self, tenant)

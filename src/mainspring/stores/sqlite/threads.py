@@ -144,7 +144,7 @@ class DatabaseThread(Generic[Request]):
                 if last:
                     break
         finally:
-            connection.close()
+            self._guard.close(connection)
             self._reject_pending()
 
     def _serve_all(self, connection: apsw.Connection, requests: Sequence[Request]) -> list[Reply]:
@@ -163,11 +163,11 @@ class DatabaseThread(Generic[Request]):
 
     def _confirm(self, connection: apsw.Connection, answers: list[Reply]) -> list[Reply]:
         """Return the answers, or errors if the file is not the one that was opened."""
-        for answer in answers:
-            if isinstance(answer, StoreDamaged):
-                self._guard.report(str(answer))
         try:
             self._guard.check(connection)
+            for answer in answers:
+                if isinstance(answer, StoreDamaged):
+                    self._guard.report(str(answer))
         except StoreDamaged as error:
             return [error for _ in answers]
         except apsw.Error as error:
