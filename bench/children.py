@@ -80,7 +80,7 @@ class Child:
 
 
 class Children:
-    """``async with Children(directory) as children``: what was started inside has ended after, whatever happened."""
+    """``async with Children(directory) as children``: every process that was started inside has ended afterwards."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -61,7 +61,7 @@ def run(
 
 
 def figures_of(store: str, sizes: Sizes, only: Sequence[str]) -> Figures:
-    """What a few measurements gave, for whoever reckons with them. What is going on is told on stderr."""
+    """Return the results of a few measurements. Progress goes to stderr."""
     chosen = suite.choose("engine", only, quick=sizes.quick)
     console = Console(stderr=True, highlight=False)
     embedded = not store.startswith((POSTGRES, "postgresql://", "postgres://"))

@@ -34,7 +34,7 @@ class Bench:
 
     @asynccontextmanager
     async def system(self, name: str, *, connected: bool = True) -> AsyncIterator[System]:
-        """A fresh store with a submitting process, and nobody who works."""
+        """A fresh store with a submitting process and without workers."""
         await self.close()
         async with (
             self.place.site(name) as site,

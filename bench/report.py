@@ -138,7 +138,7 @@ def table(figures: Figures) -> Table:
 
 
 def side_by_side(results: Mapping[str, Figures]) -> Table:
-    """What was measured several times, a column for each."""
+    """Repeated measurements, one column for each."""
     made = Table(title="side by side", title_justify="left")
     made.add_column("figure")
     for name in results:
@@ -152,7 +152,7 @@ def side_by_side(results: Mapping[str, Figures]) -> Table:
 
 
 def limits(row: Row, *, sqlite: bool) -> tuple[float | None, float | None]:
-    """What must hold, and what should, on this store."""
+    """The required and the expected limits on this store."""
     if sqlite and row.sqlite is not None:
         return row.sqlite
     return (None, None) if sqlite and row.postgres_only else (row.least, row.goal)

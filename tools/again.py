@@ -1,6 +1,6 @@
 """In CI, tests that failed beside all others are run once more, alone: a machine that stood still is not a defect.
 
-Only a few, and they are named: a name that is seen here is to be mended. More than a few, or one that fails
+Only a few, and they are named: a name that appears here must be fixed. More than a few, or one that fails
 again, is a failure.
 """
 

@@ -19,7 +19,7 @@ class BuildHook(BuildHookInterface):  # type: ignore[misc]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         module = runpy.run_path(str(Path(self.root, "src", _PLACE, "build.py")))
         name = module["FILE"]
-        # What is installed for developing asks git each time; a source distribution has the file already.
+        # A development installation asks git each time; a source distribution has the file already.
         if version == "editable" or Path(self.root, "src", _PLACE, name).exists():
             return
         if commit := os.environ.get("BUILD_COMMIT"):

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "mainspring"
 FOLDER = ROOT / "deploy" / "kubernetes"
 _ONE = ["--show-only=templates/autoscaling.yaml"]
-#: By file: what Helm is told besides.
+#: By file: additional arguments for Helm.
 FILES = {
     "mainspring.yaml": list[str](),
     "hpa.yaml": [*_ONE, "--set=worker.autoscaling.by=hpa"],

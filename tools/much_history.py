@@ -108,7 +108,7 @@ def fingerprint_of_most() -> str:
 async def write_history(
     dsn: str, store: PostgresStore, runs: int, jobs: Sequence[JobId], now: Instant, days: int = 7
 ) -> None:
-    """``jobs`` have ticks; whoever filled the store before has made them."""
+    """``jobs`` have ticks; they are in the store already."""
     begin, step = now - days * DAY, days * DAY / runs
     all_days = set(range(compute_day(begin), compute_day(now) + 1))
     await store._partitions.make(dict.fromkeys(FAMILIES.keys() - HISTORIES.values(), all_days))

@@ -98,7 +98,7 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
         if not owner.__module__.startswith("mainspring"):
             continue
         for name, member in vars(owner).items():
-            # What has no word of explanation is not for applications.
+            # Names without a docstring are not for applications.
             if name.startswith("_") or name in seen or not inspect.getdoc(member):
                 continue
             seen.add(name)

@@ -1,4 +1,4 @@
-"""Followers of events beside the load: what they cost the API, whether they are told everything, who reads the store.
+"""Followers of events beside the load: their cost for the API, and whether they receive all events.
 
 The rate with them is compared with the rates before and after: machines change from one minute to the next. Each of the
 three has an API process of its own, so that nothing is left of the followers when they are gone.
@@ -73,7 +73,7 @@ def _check_told(told: list[int], jobs: int) -> None:
 
 
 class Follower(asyncio.Protocol):
-    """Adds up of how many jobs it is told."""
+    """Counts the jobs that it receives events about."""
 
     def __init__(self) -> None:
         self.told = 0
@@ -114,7 +114,7 @@ async def follow(load: Load, port: int, count: int) -> None:
 
 
 async def leave(load: Load, jobs: int) -> list[int]:
-    """Wait until all were told of so many jobs, or for a while; of how many each was."""
+    """Wait until every follower has received events of this many jobs, or for a while. Return the counts."""
     followers: list[Follower] = load.kept.pop("followers")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):

@@ -1,4 +1,4 @@
-"""Concurrent submits of one idempotency key to two API processes: one job, whoever comes first."""
+"""Concurrent submits of one idempotency key to two API processes: one job, in any order of arrival."""
 
 import asyncio
 import time

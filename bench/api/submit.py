@@ -1,4 +1,4 @@
-"""Submitting over HTTP: one job a request, and many; nobody works meanwhile. What was answered is what is stored."""
+"""Submitting over HTTP: one job per request, and many, without workers. Checks that the store has the answered jobs."""
 
 from collections.abc import Collection
 from typing import Any

@@ -23,7 +23,7 @@ class Kept(msgspec.Struct):
 
 
 class Head(Protocol):
-    """Tells the oldest queued run, which is one step in an index: its place says how many stand behind it."""
+    """Finds the oldest queued run, by one step in an index. Its position gives the length of the queue."""
 
     async def oldest(self) -> str | None: ...
 
@@ -66,7 +66,7 @@ async def stop_keeping_ahead(load: Load) -> Kept:
     return kept
 
 
-#: Told to stop after the batch that is under way: a cancelled submit may or may not have happened.
+#: Stops after the current batch: a cancelled submit may or may not have happened.
 _stopping: set["asyncio.Task[Kept]"] = set()
 
 

@@ -1,6 +1,6 @@
 """The ceiling: the very statements of the store in a bare loop, with no task, no slots, no leases, no wake-ups.
 
-On PostgreSQL a producer, a claimer and a settler have a connection each and wait for nobody but each other. On SQLite,
+On PostgreSQL a producer, a claimer and a completer have a connection each and wait only for each other. On SQLite,
 where a statement is a call of a function, the store's own methods are called in the same way.
 """
 

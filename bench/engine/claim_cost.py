@@ -1,6 +1,6 @@
 """Claim cost: a claim of 500 queued runs beside none, a million and ten million runs that wait for their time.
 
-The stores stand beside each other and are claimed from in turn: whatever else the machine does hits all of them.
+The stores exist at the same time and are claimed from in turn, so other load on the machine affects all of them.
 """
 
 import random

@@ -46,7 +46,7 @@ async def multiply(load: Load, first: int, count: int, total: int, shards: int, 
         finally:
             await connection.close()
 
-    # Both tables at once: nobody looks at them yet.
+    # Both tables at once: no process reads them yet.
     await asyncio.gather(*(fill(table, chosen) for table, chosen in replaced.items()))
 
 

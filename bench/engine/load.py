@@ -1,6 +1,6 @@
 """The process that submits: ``python -m bench.engine.load``. On SQLite it is the whole system, in one process.
 
-It does what it is told on stdin, a line of JSON a time, and answers on stdout. A call names a function of this package
+It reads calls from stdin, one line of JSON each, and answers on stdout. A call names a function of this package
 that takes a ``Load`` and keyword arguments, so each measurement has both of its halves in one file.
 """
 
@@ -28,7 +28,7 @@ PACKAGE = "bench."
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What is to be done."""
+    """A call of a function."""
 
     function: str
     arguments: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Load:
         self.settings = settings
         self._runtime: Runtime | None = None
         self._node: Node | None = None
-        #: What goes on between two calls, by name.
+        #: Services that run between two calls, by name.
         self.background: dict[str, asyncio.Task[Any]] = {}
         #: What a measurement keeps from one call to the next.
         self.kept: dict[str, Any] = {}
@@ -117,7 +117,7 @@ async def serve(load: Load) -> None:
     try:
         while line := await reader.readline():
             answer = encode(await _do(load, decode(line))) + b"\n"
-            # A large answer fills the pipe: whoever reads it must not hold up this loop.
+            # A large answer fills the pipe, and a slow reader must not block this loop.
             await asyncio.to_thread(_write_all, answer)
     finally:
         await load.close()

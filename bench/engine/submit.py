@@ -1,4 +1,4 @@
-"""Submitting: one after the other, many at once, and in batches; nobody works meanwhile."""
+"""Submitting: one after the other, many at once, and in batches, without workers."""
 
 import asyncio
 import time

@@ -1,9 +1,9 @@
-"""How fast a sink that was away catches up: a backlog of events in PostgreSQL, told to a real server.
+"""How fast a sink that was away catches up: a backlog of events in PostgreSQL, published to a real server.
 
     python -m bench.experiments.events_out redis://… | kafka://… [events]
 
-A throwaway PostgreSQL with durable settings. The runs are made, claimed and settled in batches while the sink is only a
-name; then the publisher of a scheduler tells all of it. Also told: processor time of this process for each event.
+A throwaway PostgreSQL with durable settings. The runs are made, claimed and completed in batches while the sink is
+only a name; then the publisher of a scheduler publishes all events. Also measured: processor time per event.
 """
 
 import asyncio

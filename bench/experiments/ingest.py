@@ -78,7 +78,7 @@ async def measure(requests: int, schedulers: int, *, keys: bool) -> dict[str, ob
             last = await until(connection, requests, processes)
             took = time.monotonic() - began
             used = sum(family_processor_seconds(one.pid) for one in processes) - used
-            # Whatever came twice would be here by now.
+            # A duplicate would have arrived by now.
             await asyncio.sleep(1)
             assert await connection.fetchval(_COUNT) == requests, "a request was made twice"
         finally:

@@ -1,8 +1,8 @@
-"""What a transaction that somebody has left open does to claims: before it, after many runs, and when it has ended.
+"""The effect of a transaction that stays open on claims: before it, after many runs, and when it has ended.
 
     python -m bench.experiments.long_transaction [runs] [minutes]
 
-On a PostgreSQL of its own. One process submits, claims and settles batches, without a pause or spread over so many
+On a PostgreSQL of its own. One process submits, claims and completes batches, without a pause or spread over so many
 minutes; the times are of claims.
 """
 

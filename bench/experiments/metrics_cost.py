@@ -4,8 +4,8 @@
 
 Two whole systems at once, each on a PostgreSQL of its own: one bare, one with metrics and logs, or with traces. On a
 machine that others use, too, a minute may be a third slower than the one before: beside each other both have it alike.
-Bare: nobody counts, only errors are logged. Metrics and logs: every process counts, writes its log at ``info`` as JSON,
-and is scraped every 5 seconds, three times as often as by what is in ``deploy/prometheus``. Traces: bare, with 1 % of
+Bare: no process counts, only errors are logged. Metrics and logs: every process counts, logs at ``info`` as JSON, and
+is scraped every 5 seconds, three times as often as by what is in ``deploy/prometheus``. Traces: bare, with 1 % of
 the runs recorded and sent to a collector that takes them.
 """
 
@@ -27,7 +27,7 @@ from bench.run import POSTGRES, place_of
 from bench.sites.site import Place, Site
 from bench.sizes import QUICK
 
-#: Where nobody else has a reason to listen.
+#: Ports that other programs rarely use.
 _PORTS = range(27_170, 27_200)
 _SCRAPED_EVERY = 5
 _SIZES = msgspec.structs.replace(QUICK, seconds=30)
@@ -47,7 +47,7 @@ _SAID = {
 
 
 class Setting:
-    """A place whose processes are told something more."""
+    """A place whose processes get additional settings."""
 
     def __init__(self, place: Place, said: Mapping[str, str]) -> None:
         self.kind, self.facts, self.directory = place.kind, place.facts, place.directory
@@ -138,14 +138,14 @@ def collector(received: list[int]) -> Iterator[str]:
 
 
 async def scrape(scrapes: list[int]) -> None:
-    """Whoever listens, as Prometheus would."""
+    """Find the listening processes, as Prometheus would."""
     async with httpx2.AsyncClient(trust_env=False, timeout=5) as client:
         while True:
             for port in _PORTS:
                 try:
                     (await client.get(f"http://127.0.0.1:{port}/metrics")).raise_for_status()
                 except httpx2.ConnectError:
-                    # They take the first free ones: nobody is beyond.
+                    # They take the first free ones, so none listens beyond.
                     break
                 except httpx2.HTTPError:
                     continue

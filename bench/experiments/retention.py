@@ -2,7 +2,7 @@
 
     python -m bench.experiments.retention postgresql://… [million runs]
 
-Makes a database of its own there and drops it afterwards. The full cycle (submit, claim, settle) goes on in this
+Makes a database of its own there and drops it afterwards. The full cycle (submit, claim, complete) continues in this
 process; a second one does what a scheduler does with history, until the oldest day is archived and gone.
 """
 

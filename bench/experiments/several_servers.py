@@ -1,10 +1,9 @@
-"""What a store over three PostgreSQL servers costs beside one, on the same machine: processor time a job, all told.
+"""What a store over three PostgreSQL servers costs beside one, on the same machine: processor time per job, in total.
 
     python -m bench.experiments.several_servers [jobs] [rounds]
 
-Real servers with durable settings, started for this alone. One process submits, claims and settles in batches. Counted
-is the processor time of that process and of every process of the servers, so a busy machine does not matter much. In
-turns; medians.
+Real servers with durable settings, started for this alone. One process submits, claims and completes in batches.
+It counts the processor time of that process and of all processes of the servers, in turns, and prints medians.
 """
 
 import asyncio
@@ -70,8 +69,8 @@ async def cost(servers: Sequence[LocalPostgres], store: str, jobs: int, load: st
     runtime = Runtime(Settings(store=store))
     await runtime.open()
     try:
-        # Plans, names and connections are there before it is counted, on each server: PostgreSQL plans a statement anew
-        # for the first five times on a connection.
+        # Plans, names and connections are there before it is counted, on each server: PostgreSQL plans a statement
+        # again for the first five times on a connection.
         await cycle(runtime, WARM * len(servers), load)
         before = spent(servers)
         await cycle(runtime, jobs, load)
@@ -105,7 +104,7 @@ async def cycle(runtime: Runtime, jobs: int, load: str) -> None:
             await store.complete([complete_success(run, None) for run in held])
             done += len(held)
 
-    # A backlog first: under load claims are full, whatever the number of servers.
+    # A backlog first: under load claims are full, with any number of servers.
     await submit()
     await work()
     await store.close_session(session)

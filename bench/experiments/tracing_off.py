@@ -2,8 +2,8 @@
 
     python -m bench.experiments.tracing_off
 
-A run passes two: of the batch that it is submitted with, and of the batch that it is settled with. Whoever calls out
-or writes a line of a log asks which span is the current one. Nothing of OpenTelemetry is imported here either.
+A run passes two: of the batch that it is submitted with, and of the batch that it is completed with. Code that calls
+another server or writes a log line asks which span is the current one. OpenTelemetry is not imported.
 """
 
 import sys

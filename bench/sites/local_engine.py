@@ -1,4 +1,4 @@
-"""An engine of our own, for whoever names one without an address: lent by ``tools/services``, which a checkout has."""
+"""A temporary broker for a name without an address, lent by ``tools/services`` of a checkout."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def check_lendable(engine: str, checkout: Path = _CHECKOUT) -> None:
 
 @contextmanager
 def address_of(engine: str, checkout: Path = _CHECKOUT) -> Iterator[str]:
-    """What was written, or the address of a fresh server, which is gone afterwards, even if this process is killed."""
+    """Yield the given address, or that of a fresh server, which ends with this process, even if it is killed."""
     if engine not in NAMES:
         yield engine
         return

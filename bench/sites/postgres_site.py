@@ -69,7 +69,7 @@ class PostgresSite:
         return await self._count(f"SELECT count(*) - count(DISTINCT id) FROM {self._schema}.history")
 
     async def bytes(self) -> Mapping[str, int]:
-        # Partitions are told under the name of their family.
+        # Partitions are reported under the name of their table.
         rows = await self._connection.fetch(
             "SELECT regexp_replace(c.relname, '_(d[0-9]+|kept|forever)$', '') AS name, "
             "sum(pg_total_relation_size(c.oid))::bigint AS size "

@@ -67,7 +67,7 @@ class Site(Protocol):
         ...
 
     async def unfinished(self) -> int:
-        """How many runs have not ended, whatever they wait for."""
+        """Return the number of runs that have not ended."""
         ...
 
     async def doubles(self) -> int:
@@ -83,7 +83,7 @@ class Site(Protocol):
         ...
 
     async def kept(self) -> Kept:
-        """What is left of runs that have ended, while there are no others."""
+        """Return what the store keeps of ended runs, while there are no others."""
         ...
 
     async def logged(self) -> int | None:
@@ -95,7 +95,7 @@ class Site(Protocol):
         ...
 
     async def run_ids(self) -> list[str]:
-        """Of all runs there are, whatever became of them."""
+        """Return the ids of all runs, in any state."""
         ...
 
     async def readers(self) -> int:
@@ -111,7 +111,7 @@ class Place(Protocol):
     """Where sites are made."""
 
     kind: str
-    #: What is known of its durability and version.
+    #: Its durability and version.
     facts: Figures
     #: A directory on the disk that the data goes to, if that is on this machine.
     directory: Path | None

@@ -1,4 +1,4 @@
-"""What is measured: a store of its own, a process that submits, and whatever schedules and works."""
+"""The measured system: a store of its own, a process that submits, schedulers and workers."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ SLOTS = 1_000
 
 
 class Caller:
-    """A process that does what it is told: see ``load``."""
+    """A process that executes calls: see ``load``."""
 
     def __init__(self, child: Child) -> None:
         self._child = child

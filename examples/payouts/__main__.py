@@ -1,4 +1,4 @@
-"""``python -m examples.payouts``: a worker is killed while it pays, and everybody is paid exactly once."""
+"""``python -m examples.payouts``: a worker is killed while it pays, and every driver is paid exactly once."""
 
 import argparse
 import asyncio

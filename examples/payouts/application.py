@@ -24,7 +24,7 @@ async def transfer() -> None:
 
 @app.task(queue="payouts", priority=1, preset="payouts", retries=3)
 async def pay_out(driver: str, period: str, db: asyncpg.Connection = transaction()) -> None:
-    """On PostgreSQL. The books and the end of this run are committed together: exactly once, whoever is killed when."""
+    """On PostgreSQL. The books and the outcome of this run are committed together: exactly once."""
     await books.pay(db, driver, period)
     await transfer()
 

@@ -18,7 +18,7 @@ def on_postgresql(store: str) -> bool:
 
 
 async def pay(db: asyncpg.Connection, driver: str, period: str) -> None:
-    """In the transaction of whoever calls. There is no key here that would refuse a second row."""
+    """In the transaction of the caller. There is no key here that would refuse a second row."""
     await db.execute(_PAY, driver, period)
 
 

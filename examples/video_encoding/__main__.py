@@ -29,7 +29,7 @@ async def main(videos: int, frames: int, fleet: str) -> bool:
             jobs = await uploads(videos, frames)
             say(f"{videos} uploads have made {len(jobs)} jobs: {', '.join(PRIORITIES)} of each video, in this order")
             watching = asyncio.create_task(watch(api))
-            # More come until somebody has come to help, and a few after that.
+            # More uploads come until another worker has started, and a few after that.
             while (await load_of(api))["workers"] < 2:
                 await asyncio.sleep(1)
                 jobs += await uploads(1, frames)

@@ -53,7 +53,7 @@ class MemoryDispatch:
             self.put(hint.queue, self._sealer.seal(hint), hint.priority)
 
     def put(self, queue: str, message: bytes, priority: int = 0) -> None:
-        """Whatever anybody puts there."""
+        """Put any message into the queue."""
         self._queues[queue].put(message, priority)
 
     async def take(self, queue: str, limit: int, wait: Micros) -> list[HintDelivery]:

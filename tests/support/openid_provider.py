@@ -1,4 +1,4 @@
-"""A small OpenID provider over HTTP. Everybody who signs in gets the claims that the test chooses."""
+"""A small OpenID provider over HTTP. Every user who signs in gets the claims that the test chooses."""
 
 import base64
 import hashlib

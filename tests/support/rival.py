@@ -44,7 +44,7 @@ class Rival:
         assert int(status.rpartition(" ")[2]) > 0, f"no row: {statement}"
 
     async def release(self) -> None:
-        """Roll back, so that whoever waits goes on."""
+        """Roll back, so that waiting statements continue."""
         await self._connection.execute("ROLLBACK")
 
     async def commit(self) -> None:

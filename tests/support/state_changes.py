@@ -129,7 +129,7 @@ def find_moves(changes: Iterable[StateChange]) -> set[Move]:
 
 
 def record_known_ends(store: Operations) -> set[RunId]:
-    """Return the set to which the store will add the runs that ``finish`` ends, whatever they are."""
+    """Return the set to which the store will add the runs that ``finish`` ends."""
     finish = store.finish
     known: set[RunId] = set()
 

@@ -32,7 +32,7 @@ _ALL_BACK = """
     FROM (SELECT DISTINCT kind, name FROM mainspring.session
           WHERE live AND lease_until > mainspring.now_us()) AS living
 """
-#: Nobody is missed who has not been buried; every shard has an owner; nothing is late.
+#: No expired session is left, every shard has an owner, and nothing is late.
 _ALL_WELL = """
     SELECT count(*) FILTER (WHERE kind = 1) = $1::int AND count(*) FILTER (WHERE kind = 2) = $2::int
        AND bool_and(lease_until > mainspring.now_us())
@@ -129,7 +129,7 @@ class Cluster:
     def __init__(
         self, dsns: Sequence[str], directory: Path, *, engine: Engine | None, ports: Sequence[int], faketime: bool
     ) -> None:
-        """``dsns``: of the servers that processes are told of, the one that writes first."""
+        """``dsns``: the servers in the settings of the processes, the primary first."""
         self.directory = directory
         self.stamps = directory / STAMPS
         self.stamps.mkdir(parents=True)
@@ -238,7 +238,7 @@ class Cluster:
         raise NotReady(self.logs())
 
     async def until_back(self, dsn: str) -> None:
-        """Until every process works again, whoever did before."""
+        """Wait until every process works again."""
         async with httpx2.AsyncClient(timeout=5) as client:
             for api in self.apis:
                 await self._until_ready(client, api)

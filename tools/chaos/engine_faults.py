@@ -27,7 +27,7 @@ class KillEngineLeader(EngineFault):
 
 
 class FreezeEngineMajority(EngineFault):
-    """Nobody can renew: what is due waits, and fires when the ensemble is back."""
+    """No scheduler can renew: due ticks wait, and fire when the ensemble is back."""
 
     name = "freeze-engine-majority"
 
@@ -55,7 +55,7 @@ class CutSchedulerFromEngine(EngineFault):
 
 
 class ExpireSession(EngineFault):
-    """A scheduler is frozen until its session is over, and finds out when it goes on."""
+    """A scheduler is frozen until its session is over, and notices it when it continues."""
 
     name, engines = "expire-session", ("zookeeper",)
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import asyncpg
 
-#: In the directory: what whoever submits wrote down, what is known besides, and what comes of it.
+#: Files in the directory: the acknowledged submits, the other facts, and the history made of both.
 ACKNOWLEDGED, FACTS, HISTORY = "acknowledged.jsonl", "facts.json", "history.jsonl"
 #: The directory of what handlers wrote down.
 STAMPS = "stamps"
@@ -57,7 +57,7 @@ class Clocks:
 
 @dataclass
 class Facts:
-    """What is known of a cluster that is gone."""
+    """The facts about a cluster that is gone."""
 
     #: Its store, which is still there.
     dsn: str

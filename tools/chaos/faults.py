@@ -1,4 +1,4 @@
-"""The faults, each a small class: what it breaks, how it is mended, and how long it is watched."""
+"""The faults, each a small class: what it breaks, how it is repaired, and how long it is watched."""
 
 import asyncio
 import os
@@ -30,11 +30,11 @@ class Fault:
     hits_schedulers: ClassVar[bool] = False
     #: Only for those who ask for it by name: another one says nearly the same.
     variant: ClassVar[bool] = False
-    #: Of several servers each process is told one.
+    #: Of several servers, each process gets one.
     one_address: ClassVar[bool] = False
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
-        """Break and mend. The time counts from the call."""
+        """Break and repair. The time counts from the call."""
         raise NotImplementedError
 
     def impossible(self) -> str:
@@ -66,7 +66,7 @@ class KillApi(Kill):
 
 
 class Freeze(Fault):
-    """Stopped by a signal, and let go on as if nothing had happened."""
+    """Stop a process by a signal, and let it continue as if nothing had happened."""
 
     kind: ClassVar[Kind]
 

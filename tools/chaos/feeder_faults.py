@@ -65,7 +65,7 @@ class EngineAway(EngineKilled):
 
 
 class EngineFrozen(FeederFault):
-    """Connections stay open, and nobody answers."""
+    """Connections stay open, and no server answers."""
 
     name = "engine-frozen"
 

@@ -10,8 +10,8 @@ _CHUNK = 256 * 1024
 
 
 class Link:
-    """Listens on a port of its own. What was sent while the wire was silent arrives when it no longer is, also if the
-    sender has given up by then: that is how a late write comes about."""
+    """Listens on a port of its own. Bytes that are sent while it is silent arrive later, also if the
+    sender has stopped waiting: this is how a late write happens."""
 
     def __init__(self, host: str, port: int) -> None:
         self.target = host, port
@@ -22,7 +22,7 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Let everybody in, and everything through."""
+        """Accept connections and forward all bytes."""
         for flow in self._flows.values():
             flow.set()
         if self._server is None:
@@ -30,12 +30,12 @@ class Link:
             self.port = self._server.sockets[0].getsockname()[1]
 
     def silence(self, *ways: Way) -> None:
-        """Nothing arrives, and nobody is told."""
+        """Stop forwarding without closing connections."""
         for way in ways:
             self._flows[way].clear()
 
     async def cut(self) -> None:
-        """Nobody is let in, and whoever is in is thrown out."""
+        """Refuse new connections and close the open ones."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,4 +1,4 @@
-"""The load: crons that tick every second, and runs that are submitted in batches over HTTP, whoever dies."""
+"""The load: crons that tick every second, and runs that are submitted in batches over HTTP, during all faults."""
 
 import asyncio
 import itertools
@@ -57,7 +57,7 @@ class Load:
         self._pacing = asyncio.create_task(self._pace())
 
     async def stop(self, seconds: float) -> None:
-        """No more; what has no answer yet gets one. What has none then was never promised."""
+        """Stop submitting and wait for answers. A submit without an answer was never acknowledged."""
         if self._pacing is not None:
             self._pacing.cancel()
         if self._batches:

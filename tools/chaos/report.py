@@ -75,8 +75,8 @@ def publish(page: Path, text: str) -> None:
 
 
 class Results:
-    """What was found so far, one outcome for each fault and coordination, in a file: a run can be interrupted, and the
-    table be made of several."""
+    """The outcomes so far, one for each fault and coordinator, in a file: a run can be interrupted, and the
+    table can be made of several runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -57,7 +57,7 @@ async def run(
     keep: bool,
     progress: Callable[[int], None],
 ) -> "asyncio.Task[Outcome]":
-    """``progress`` is told the number of each repetition that begins. The cluster is gone when this returns; the store
+    """``progress`` receives the number of each repetition that begins. The cluster is gone when this returns; the store
     is read and the history judged at the side, with less of the processor than the next cluster has."""
     began = time.monotonic()
     site = fault.site()
@@ -146,7 +146,7 @@ async def _prepare(dsn: str) -> None:
 
 
 async def _drain(dsn: str, last: int) -> None:
-    """Until everything that was to happen by then has. What does not get less while patience lasts is for the judge."""
+    """Wait until everything that was due has happened. The judge reports what does not end in time."""
     connection = await asyncpg.connect(dsn)
     least, until = None, time.monotonic() + DRAIN
     try:

@@ -37,7 +37,7 @@ class Site:
         return [self.server]
 
     async def replicate(self) -> None:
-        """From here on, what is committed is safe; a server alone has nobody to wait for."""
+        """From here on, what is committed is safe; a single server has no standby to wait for."""
 
     def close(self) -> None:
         self.server.stop("immediate")
@@ -48,7 +48,7 @@ class Site:
 
 
 class StandbySite(Site):
-    """Commits wait for the standby, so that whatever was acknowledged is there when it is promoted."""
+    """Commits wait for the standby, so that every acknowledged commit is there when it is promoted."""
 
     def open(self) -> LocalPostgres:
         self._made = 0
@@ -103,7 +103,7 @@ class StandbySite(Site):
         # Beside the server itself: the folder of links to it need not have all.
         copy = (standby.binaries / "pg_ctl").resolve().with_name("pg_basebackup")
         standby._must(standby._run(str(copy), f"--pgdata={standby.data}", f"--dbname={source}", *options))
-        # What the primary was told about its standbys is not for the standby itself.
+        # The settings of the primary about its standbys do not apply to the standby.
         (standby.data / "postgresql.auto.conf").write_text(f"primary_conninfo = '{source}'\n")
         standby.start()
         return standby

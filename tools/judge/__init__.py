@@ -2,10 +2,10 @@
 
     python -m tools.judge history.jsonl
 
-It imports nothing of the product and believes nothing that the product says about itself where somebody else saw it,
+It imports nothing of the product and believes no statement of the product about itself if another source has it,
 too. A history is a file with one JSON object a line, in any order; times are microseconds since 1970:
 
-    {"kind": "acknowledged", "run", "at", "key", "effect"}    whoever submitted it was told that it is safe
+    {"kind": "acknowledged", "run", "at", "key", "effect"}    the submitter received a positive answer
     {"kind": "started", "run", "fence", "at", "due", "key"}   a handler began; written by itself, outside the store
     {"kind": "ended", "run", "state", "fence", "session", "at", "due", "started", "job", "tick"}    as the store has it
     {"kind": "given up", "run", "fence"}                an attempt that came to nothing, as of a lost worker
@@ -15,7 +15,7 @@ too. A history is a file with one JSON object a line, in any order; times are mi
     {"kind": "tick", "job", "tick", "decision", "run", "epoch"}    a row of the ledger
     {"kind": "fault", "name", "at"}                     something was broken on purpose
 
-What is wrong has a name, and each name has a test with a history that was broken by hand.
+Each kind of violation has a name, and each name has a test with a history that was broken by hand.
 """
 
 from tools.judge.history import History, read

@@ -56,7 +56,7 @@ class History:
     effects: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     expected: dict[str, Expected] = field(default_factory=dict)
     ticks: defaultdict[tuple[str, int], list[Tick]] = field(default_factory=lambda: defaultdict(list))
-    #: Every run that says that it is for a tick, whatever the ledger says.
+    #: Every run that names a tick, whether the ledger has it or not.
     runs_of_ticks: defaultdict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
     #: The runs that were made for each thing that was submitted, however often it was sent.
     runs_of_keys: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))

@@ -1,4 +1,4 @@
-"""What must hold of a history, one function a rule; and how long each fault was felt."""
+"""The rules for a history, one function each, and how long each fault was felt."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from tools.judge.history import History
 
 SECOND = 1_000_000
-#: Whoever writes down a start reads another clock than the store's: their difference is known to this.
+#: A handler records its start by another clock than the store's. They agree to this many microseconds.
 CLOCKS_AGREE = 2_000
 #: A tick that starts this late, or submits that are silent for so long, are felt.
 FELT = SECOND
-#: What was due just before a fault may still be hit by it.
+#: Work that was due just before a fault may still be hit by it.
 BEFORE = 2 * SECOND
 
 
@@ -174,8 +174,8 @@ def ticked_twice(history: History) -> Iterator[str]:
 
 
 def stale(history: History) -> Iterator[str]:
-    """Somebody wrote who was not the owner any more, and was believed. A worker whose lease is over may still end a run
-    as long as nobody has taken it away: the fence decides, not the lease."""
+    """A process wrote after it lost ownership, and the store accepted it. A worker whose lease has expired may still
+    complete a run that no other worker has claimed: the fence decides, not the lease."""
     for run, ends in history.ends.items():
         begun, given_up = history.starts.get(run, ()), history.given_up.get(run, ())
         for end in ends:

@@ -78,7 +78,7 @@ def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, option
 
 
 def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, options: argparse.Namespace) -> Result:
-    """A mutant that the chosen tests let pass is judged by more of them: a survivor costs somebody's attention."""
+    """A mutant that the chosen tests let pass is judged by more of them: a survivor costs a reader's attention."""
     text = _read(mutant.file)
     verdict = CompletionAnswer("not covered")
     used = 0

@@ -1,4 +1,4 @@
-"""What is known of mutants: judged ones in ``.mutants/results.json``, explained survivors in the documentation."""
+"""The known mutants: judged ones in ``.mutants/results.json``, explained survivors in the documentation."""
 
 from __future__ import annotations
 

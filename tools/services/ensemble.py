@@ -42,7 +42,7 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The process that we started, while it lives: a number that somebody else got since does not count."""
+        """The process that we started, while it lives: a reused process id does not count."""
         try:
             pid = int((self.directory / "pid").read_text())
             process = Path(f"/proc/{pid}")
@@ -76,7 +76,7 @@ class Node:
                 start_new_session=True,  # Ctrl-C in a terminal is not for the server
             )
         (self.directory / "pid").write_text(str(process.pid))
-        # Whoever started it need not wait for its end.
+        # The caller need not wait for its end.
         process.returncode = 0
 
     def signal(self, number: int) -> None:
@@ -131,13 +131,13 @@ class Ensemble(Service):
         """Whether a node that runs answers clients."""
 
     def running(self) -> bool:
-        # One that is still starting is waited for, whoever began it.
+        # A node that is still starting is waited for.
         return all(node.pid is not None and self.serving(node) for node in self.nodes)
 
     def start(self) -> None:
         taken = any(not local_postgres.is_free(port) for ports in self.ports for port in ports.values())
         if taken and all(node.pid is None for node in self.nodes):
-            # Somebody else listens there by now, and what a node knows names its ports: start from nothing.
+            # Another program listens there now, and the data of a node names its ports: start from nothing.
             self.remove()
         for node in self.nodes:
             node.start()
@@ -149,7 +149,7 @@ class Ensemble(Service):
         for node in nodes or self.nodes:
             absent = 0
             while not self.serving(node):
-                # Redis is nobody for a moment, while it writes its title.
+                # The process has no recognizable title for a moment, while Redis writes it.
                 absent = absent + 1 if node.pid is None else 0
                 if absent > 2 or time.monotonic() > until:
                     said = (node.directory / "log").read_text(errors="replace")[-2000:]

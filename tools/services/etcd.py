@@ -46,7 +46,7 @@ class Etcd(Ensemble):
 
 
 class StockEtcd(Etcd):
-    """With the timeouts it has when nobody sets them."""
+    """With its default timeouts."""
 
     name = "etcd-stock"
     heartbeat, election = 100, 1000

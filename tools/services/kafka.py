@@ -48,7 +48,7 @@ class Kafka(Ensemble):
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": node.directory / "data",
-            # A topic that somebody deleted does not come back because somebody asks for it.
+            # A deleted topic is not created again by a request for it.
             "auto.create.topics.enable": "false",
             "default.replication.factor": copies,
             "min.insync.replicas": copies // 2 + 1,

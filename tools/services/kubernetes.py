@@ -13,7 +13,7 @@ from tools.services.service import ServiceUnavailable, cache
 
 #: The oldest that the chart names, and a newer one.
 VERSIONS = ("1.29.0", "1.37.0")
-#: A package of Python that carries them, so that nobody has to ask the internet file by file.
+#: A package of Python that carries them, so that they need not be downloaded file by file.
 _SCHEMAS = "kubernetes-validate==1.37.0"
 
 

@@ -99,7 +99,7 @@ class LocalPostgres:
             started = self._control("start", "-l", str(self.log))
             if started.returncode == 0:
                 return
-            if is_free(port):  # else somebody took it between the look and the start: try the next one
+            if is_free(port):  # otherwise another program took it between the check and the start: try the next one
                 break
         raise PostgresUnavailable(f"PostgreSQL did not start: {started.stderr.strip()}\n{self._end_of_log()}")
 

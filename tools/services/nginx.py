@@ -1,4 +1,4 @@
-"""nginx. Whoever tests starts it with a configuration of their own."""
+"""nginx. Each test starts it with its own configuration."""
 
 from tools.services.unpacked import Unpacked
 

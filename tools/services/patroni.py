@@ -84,7 +84,7 @@ class Patroni(Service):
         return next((name for name, role, _ in self.members() if role == "sync_standby"), None)
 
     def members(self) -> list[tuple[str, str, str]]:
-        """(name, role, state) of each, as any of the agents tells."""
+        """(name, role, state) of each, as any of the agents reports."""
         for node in NODES:
             with contextlib.suppress(OSError, ValueError):
                 address = f"http://127.0.0.1:{self._port(node, 'agent')}/cluster"

@@ -26,4 +26,4 @@ class Program(Service):
         """Nor to stop."""
 
     def remove(self) -> None:
-        """What was installed stays."""
+        """The installation stays."""

@@ -1,4 +1,4 @@
-"""Prometheus and Alertmanager with promtool and amtool. Whoever tests starts them with a configuration of their own."""
+"""Prometheus and Alertmanager with promtool and amtool. Each test starts them with its own configuration."""
 
 import os
 import shutil

@@ -14,7 +14,7 @@ _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _HEADER = b"AMQP\x00\x00\x09\x01"
 #: No threads that look for work in a loop while there is none: there are many servers on one computer.
 _MACHINE = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
-#: What is written goes to the system, not to the disk.
+#: Writes go to the page cache, not to the disk.
 _ADVANCED = "[{ra, [{wal_sync_method, none}]}].\n"
 
 
@@ -81,7 +81,7 @@ class RabbitMQ(Ensemble):
 
     def start(self) -> None:
         if all(node.pid is None for node in self.nodes):
-            # It would be taken for somebody else on our port.
+            # It would look like another program on our port.
             self._mapper.signal(signal.SIGKILL)
         if self.size > 1 and not (self.directory / "joined").exists():
             self._join()
@@ -120,7 +120,7 @@ class RabbitMQCluster(RabbitMQ):
 
 
 class _PortMapper(Node):
-    """Erlang's daemon that knows the ports of the nodes. A node would start one by itself that nobody stops."""
+    """Erlang's daemon that knows the ports of the nodes. A node would start one by itself that is never stopped."""
 
     def __init__(self, rabbitmq: RabbitMQ) -> None:
         super().__init__(rabbitmq, number=0)
@@ -129,6 +129,6 @@ class _PortMapper(Node):
     def command(self) -> list[str]:
         program = self.directory / "epmd"
         program.unlink(missing_ok=True)
-        # By a name in its folder, so that it can be told from everybody else's.
+        # By a name in its folder, so that it can be distinguished from other processes.
         program.symlink_to(shutil.which("epmd") or "/usr/bin/epmd")
         return [str(program), "-port", str(self.ports["epmd"]), "-address", "127.0.0.1"]

@@ -97,7 +97,7 @@ class RedisCluster(Redis):
             "cluster-enabled": "yes",
             "cluster-port": node.ports["bus"],
             "cluster-node-timeout": 2000,
-            # Whoever is there serves what it has.
+            # The remaining nodes serve what they have.
             "cluster-require-full-coverage": "no",
         }
 

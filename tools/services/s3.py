@@ -15,7 +15,7 @@ REGION = "us-east-1"
 
 
 class S3(Ensemble):
-    """The address is its endpoint. A bucket is a folder below ``buckets``: whoever needs one makes it there."""
+    """The address is its endpoint. A bucket is a folder below ``buckets``: a test creates its own there."""
 
     name = "s3"
     packages = ()

@@ -1,4 +1,4 @@
-"""What is the same for every local server: found or installed, started once, found again, stopped."""
+"""The life of every local server: found or installed, started once, found again, stopped."""
 
 import contextlib
 import fcntl
@@ -39,7 +39,7 @@ class Service(ABC):
 
     @abstractmethod
     def running(self) -> bool:
-        """Whether the server that we started is alive; never true for somebody else's. Called when installed."""
+        """Whether the server that we started is alive; never true for another program. Called when installed."""
 
     @abstractmethod
     def address(self) -> str:

@@ -15,7 +15,7 @@ OUTPUT = ROOT / "build" / "docs"
 
 
 def build(output: Path) -> int:
-    """The exit status of Sphinx: a warning is an error. What was there before is replaced when it has worked."""
+    """The exit status of Sphinx: a warning is an error. The previous output is replaced on success."""
     with tempfile.TemporaryDirectory(prefix="mainspring-docs-") as name:
         folder = Path(name)
         source, made = folder / "source", folder / "site"

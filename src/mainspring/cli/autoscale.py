@@ -71,7 +71,7 @@ class Fleet:
         while len(self._working) > wanted:
             name, (process, _) = self._working.popitem()
             self._leaving[name] = process
-            self._log.info("a worker is let go", worker=name, workers=len(self._working))
+            self._log.info("worker stopping", worker=name, workers=len(self._working))
             _tell(process, signal.SIGTERM)
         while len(self._working) < wanted and self._monotonic() >= self._not_before:
             self._number += 1
@@ -80,7 +80,7 @@ class Fleet:
                 *self._command, "--name", name, preexec_fn=_end_with_parent()
             )
             self._working[name] = process, self._monotonic()
-            self._log.info("a worker is started", worker=name, workers=len(self._working))
+            self._log.info("worker started", worker=name, workers=len(self._working))
 
     async def stop(self, insisted: asyncio.Event) -> None:
         """Stop all workers and wait for them. Once ``insisted`` is set, each gets a second SIGTERM and releases its
@@ -111,7 +111,7 @@ class Fleet:
             if now - started < _SHORT_LIFE:
                 self._pause = min(max(2 * self._pause, SECOND), _LONGEST_PAUSE)
                 self._not_before = now + self._pause
-            self._log.warning("a worker has ended by itself", worker=name, status=process.returncode)
+            self._log.warning("worker exited", worker=name, status=process.returncode)
 
 
 async def autoscale(
@@ -128,7 +128,7 @@ async def autoscale(
         try:
             wanted = await _wanted(runtime, fleet, queues)
         except StoreUnavailable as error:
-            log.warning("the load cannot be read: everything stays as it is", error=str(error))
+            log.warning("load unavailable, workers unchanged", error=str(error))
             wanted = scale.workers
         scale = rescale(scale, wanted, bounds, runtime.clock.monotonic())
         await fleet.resize(scale.workers)

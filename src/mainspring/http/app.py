@@ -292,7 +292,7 @@ async def send_stream(
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         for error in ended:
             if isinstance(error, Exception):
-                _log.warning("a stream broke off", path=request.scope["path"], error=repr(error))
+                _log.warning("stream interrupted", path=request.scope["path"], error=repr(error))
     if refused.done() and not refused.cancelled():
         with suppress(Exception):
             await asyncio.wait_for(send(last), _GOODBYE_SECONDS)
@@ -311,7 +311,7 @@ def _describe_error(request: Request, error: Exception) -> tuple[Problem, Mappin
     """Return the problem and the headers that answer an error."""
     problem, headers = build_problem(error)
     if not isinstance(error, MainspringError):
-        _log.exception("a request failed", path=request.scope["path"], exc_info=error)
+        _log.exception("request failed", path=request.scope["path"], exc_info=error)
     if problem.status == 401:
         headers = {**headers, "www-authenticate": "Bearer"}
     return problem, {**_HEADERS, **headers}

@@ -95,7 +95,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     def spend(self, unit: str, amount: float) -> None:
         """Add to the usage of this attempt in a unit of your own, such as ``"tokens"``. Returns immediately.
 
-        Usage is summed by day and job, task or tenant, whatever the outcome of the attempt. Usage of a process that
+        Usage is summed by day and job, task or tenant, with any outcome of the attempt. Usage of a process that
         crashes is lost.
         """
         check_unit(unit)

@@ -309,7 +309,7 @@ async def _call_safely(function: Callable[..., object], context: Context, *args:
 
 def _log_failure(function: Callable[..., object], context: Context) -> None:
     name = getattr(function, "__name__", repr(function))
-    _log.exception("a hook failed", hook=name, run=context.run_id, task=context.task)
+    _log.exception("hook failed", hook=name, run=context.run_id, task=context.task)
 
 
 async def _await(work: Awaitable[T]) -> T:

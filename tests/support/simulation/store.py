@@ -106,7 +106,7 @@ class RecordingTables(Tables):
         self._edited = None
         self._record_positions()
         if self.step is not None:
-            # The edited run gives up its ordering key before another run gets it.
+            # The edited run releases its ordering key before another run gets it.
             self.step.runs[known:] = sorted(self.step.runs[known:], key=lambda change: not change.edited)
 
     def _queue(self, run: RunRow, rank: int) -> None:

@@ -146,7 +146,7 @@ class Client:
     ) -> AsyncGenerator[tuple[str, Raw], None]:
         """Yield server-sent events as (kind, data). A broken stream continues after the last event received."""
         last = ""
-        # A stream that never started probably has a wrong address, so give up sooner.
+        # A stream that never started probably has a wrong address, so stop retrying sooner.
         give_up_at = self.clock.monotonic() + _PATIENCE
         while True:
             kind, data = "", ""

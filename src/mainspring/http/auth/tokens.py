@@ -218,7 +218,7 @@ def _import(data: "bytes | dict[str, Any]", algorithm: Algorithm) -> Key | None:
                 rsa = RSAKey.import_key(data)
                 numbers = rsa.public_key.public_numbers()
                 if weakness := find_weakness(numbers.n, numbers.e):
-                    _log.warning("a weak RSA key is not used", why=weakness)
+                    _log.warning("weak RSA key ignored", why=weakness)
                     return None
                 return rsa
             key = OKPKey.import_key(data)
@@ -228,7 +228,7 @@ def _import(data: "bytes | dict[str, Any]", algorithm: Algorithm) -> Key | None:
 
 
 class _Registry(jws.JWSRegistry):
-    """Accepts one algorithm, whatever name a token gives."""
+    """Accepts one algorithm and ignores the name in the token."""
 
     max_header_length = 2 * 1024
 
@@ -355,7 +355,7 @@ def _is_canonical(part: str) -> bool:
 
 def _reject(error: Exception) -> None:
     # Three parsers have read untrusted bytes, so any exception means that the token is invalid.
-    _log.debug("a token was refused", why=str(error) if isinstance(error, _No) else type(error).__name__)
+    _log.debug("token rejected", why=str(error) if isinstance(error, _No) else type(error).__name__)
 
 
 def _read_role(claim: object) -> Role:

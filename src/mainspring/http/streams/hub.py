@@ -176,7 +176,7 @@ class Hub:
             try:
                 await self._turn()
             except StoreUnavailable as error:
-                _log.warning("events cannot be read", error=str(error))
+                _log.warning("events unavailable", error=str(error))
                 await self._clock.sleep(SECOND)
             if self._clock.monotonic() - self._told_at > _QUIET:
                 self._told_at = self._clock.monotonic()

@@ -164,7 +164,7 @@ class LogTail:
                     lines = await self._reader.lines(run, after, _LINES)
                 except BlobsUnavailable as error:
                     # No end event is sent, so the client connects again.
-                    _log.warning("a log cannot be read", run=run.id, error=str(error))
+                    _log.warning("run log unavailable", run=run.id, error=str(error))
                     return
                 for line in lines:
                     after = line.position
@@ -222,7 +222,7 @@ class LogTail:
                 try:
                     await self._turn()
                 except StoreUnavailable as error:
-                    _log.warning("logs cannot be read", error=str(error))
+                    _log.warning("run logs unavailable", error=str(error))
                 if self._clock.monotonic() - told_at > _QUIET:
                     told_at = self._clock.monotonic()
                     for followed in self._followed.values():
@@ -230,7 +230,7 @@ class LogTail:
                 await self._clock.sleep(LOOK_EVERY)
         except Exception as error:
             # The clients connect again.
-            _log.exception("logs are not read any more", exc_info=error)
+            _log.exception("log reader stopped", exc_info=error)
             for followed in self._followed.values():
                 followed.end()
         finally:

@@ -153,7 +153,7 @@ class Queues:
     def note(self, name: str, error: ChannelClosed) -> None:
         """Record that a queue or exchange has other properties than declared, and log it once."""
         if name not in self.odd:
-            _log.warning("not as it should be, and used as it is", name=name, says=str(error))
+            _log.warning("queue has other arguments", name=name, reason=str(error))
         self.odd[name] = str(error)
 
     async def _renew(self) -> None:

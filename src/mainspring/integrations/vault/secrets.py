@@ -120,7 +120,7 @@ class VaultSecrets:
                 self._kept_at, self._failed_at = self._clock.monotonic(), None
             except (SecretsUnavailable, Invalid) as error:
                 self._error, self._failed_at = SecretsUnavailable(str(error)), self._clock.monotonic()
-                _log.warning("secrets cannot be read", error=str(error), kept=self._kept is not None)
+                _log.warning("secrets unavailable", error=str(error), cached=self._kept is not None)
 
     def _fetch(self) -> Mapping[str, object]:
         answer = self._ask("GET", self._url, self._hold())
@@ -182,7 +182,7 @@ class VaultSecrets:
                 told = self._told(self._ask("POST", "/v1/auth/token/renew-self", token.text, {}), "auth")
             except SecretsUnavailable as error:
                 left = ends - self._clock.monotonic()
-                _log.warning("the token of Vault cannot be renewed", error=str(error), ended=left <= 0)
+                _log.warning("Vault token not renewable", error=str(error), expired=left <= 0)
                 if left > 0:
                     self._renew_later(min(again, left), token, ends, min(2 * again, MINUTE))
                 else:
