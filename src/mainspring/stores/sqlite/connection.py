@@ -203,11 +203,12 @@ def _migrate(connection: apsw.Connection, shards: int) -> None:
         connection.execute(text)
         if number == 1:
             connection.execute(
-                "INSERT INTO meta (only_row, schema_version, store_id, hint_key, shards) VALUES (1, 1, ?, ?, ?)",
-                (secrets.token_hex(16), secrets.token_hex(16), shards),
+                "INSERT INTO meta (only_row, schema_version, store_id, hint_key, shards)"
+                " VALUES (1, 1, :store_id, :hint_key, :shards)",
+                {"store_id": secrets.token_hex(16), "hint_key": secrets.token_hex(16), "shards": shards},
             )
-            connection.executemany("INSERT INTO shard (id) VALUES (?)", [(shard,) for shard in range(shards)])
-        connection.execute("UPDATE meta SET schema_version = ?", (number,))
+            connection.executemany("INSERT INTO shard (id) VALUES (:id)", [{"id": shard} for shard in range(shards)])
+        connection.execute("UPDATE meta SET schema_version = :schema_version", {"schema_version": number})
 
 
 def schema_version(connection: apsw.Connection) -> int:

@@ -42,9 +42,10 @@ def begin_generation(connection: apsw.Connection) -> None:
     stamp = 1 + secrets.randbelow((1 << 31) - 1)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.execute("INSERT INTO file_generation (stamp) VALUES (?)", (stamp,))
+        connection.execute("INSERT INTO file_generation (stamp) VALUES (:stamp)", {"stamp": stamp})
         connection.execute(
-            "DELETE FROM file_generation WHERE number <= ?", (connection.last_insert_rowid() - _GENERATIONS_KEPT,)
+            "DELETE FROM file_generation WHERE number <= :number",
+            {"number": connection.last_insert_rowid() - _GENERATIONS_KEPT},
         )
         connection.execute(f"PRAGMA user_version = {stamp}")
         connection.execute("COMMIT")

@@ -1,20 +1,20 @@
--- What the engine looks like from outside.
+-- Signs of health that doctor and the metrics read.
 
 -- name: identity
 SELECT store_id FROM meta
 
 -- name: workers
-SELECT name, queues, tasks, labels, datacenter, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until > ?1 ORDER BY id LIMIT 10000
+SELECT name, queues, tasks, labels, datacenter, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until > :now ORDER BY id LIMIT 10000
 
 -- name: schedulers
-SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until > ?1
+SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until > :now
 
 -- name: tzdata
 SELECT name, tzdata FROM session
-WHERE kind = 'scheduler' AND dead = 0 AND lease_until > ?1 AND tzdata <> '' ORDER BY id LIMIT 10000
+WHERE kind = 'scheduler' AND dead = 0 AND lease_until > :now AND tzdata <> '' ORDER BY id LIMIT 10000
 
 -- name: unburied
-SELECT name FROM session WHERE dead = 0 AND lease_until < ?1 ORDER BY id LIMIT 100
+SELECT name FROM session WHERE dead = 0 AND lease_until < :now ORDER BY id LIMIT 100
 
 -- name: queued
 SELECT r.queue, b.task, count(*), coalesce(l.requires, '[]')
@@ -22,20 +22,20 @@ FROM (SELECT queue, lane, body FROM run WHERE state = 'queued' LIMIT 100000) AS 
 JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane GROUP BY 1, 2, 4 ORDER BY 3 DESC
 
 -- name: unstaged
-SELECT count(*), min(due) FROM waiting WHERE state = 'scheduled' AND due <= ?1
+SELECT count(*), min(due) FROM waiting WHERE state = 'scheduled' AND due <= :now
 
 -- name: unfired
-SELECT count(*), min(next_fire) FROM schedule WHERE active = 1 AND next_fire <= ?1
+SELECT count(*), min(next_fire) FROM schedule WHERE active = 1 AND next_fire <= :now
 
 -- name: waiting
 SELECT EXISTS (SELECT 1 FROM waiting WHERE state = 'scheduled') OR EXISTS (SELECT 1 FROM schedule WHERE active = 1)
 
 -- name: scheduled
--- As far as anybody wants to count.
+-- Stops counting at 100,000.
 SELECT count(*) FROM (SELECT 1 FROM waiting INDEXED BY waiting_due WHERE state = 'scheduled' LIMIT 100000)
 
 -- name: blocked
--- Behind a key, at a limit, after others: the last have no index but that of what they wait for.
+-- Runs blocked by a key, a limit or parents. The last are found by the index of their edges.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM waiting INDEXED BY waiting_blocked WHERE state = 'blocked' LIMIT 100000))
      + (SELECT count(*) FROM (SELECT 1 FROM waiting INDEXED BY waiting_limited WHERE state = 'limited' LIMIT 100000))
      + (SELECT count(DISTINCT e.child) FROM (
@@ -43,8 +43,8 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM waiting INDEXED BY waiting_blocked W
         WHERE EXISTS (SELECT 1 FROM waiting w WHERE w.id = e.child AND w.state = 'after'))
 
 -- name: readers
--- One with a short time to live is not judged: where it does not read, it is soon forgotten.
-SELECT c.reader, CASE WHEN c.until IS NULL OR c.until > ?1 + 1800000000 THEN (
+-- Temporary readers are not judged, because they are removed soon if they stop reading.
+SELECT c.reader, CASE WHEN c.until IS NULL OR c.until > :now + 1800000000 THEN (
     SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1) END
 FROM outbox_cursor c ORDER BY c.reader LIMIT 1000
 
@@ -52,11 +52,11 @@ FROM outbox_cursor c ORDER BY c.reader LIMIT 1000
 SELECT count(*) FROM history WHERE dead = 1
 
 -- name: pauses
-SELECT tenant, queue FROM pause WHERE until IS NULL OR until > ?1 ORDER BY 1, 2 LIMIT 1000
+SELECT tenant, queue FROM pause WHERE until IS NULL OR until > :now ORDER BY 1, 2 LIMIT 1000
 
 -- name: newest
 SELECT coalesce(max(started_at), 0) FROM session
 
 -- name: missed
--- An objective that is missed stands in the state of its job; of those that are kept nothing does.
+-- Only missed objectives have these fields in the state of their job.
 SELECT count(*) FROM slo WHERE instr(state, '"late_since"') OR instr(state, '"quiet_since"')

@@ -1,4 +1,6 @@
--- Reads, each one row with one JSON text. They see the newest commit and block nobody.
+-- Reads. Each returns one JSON text. They see the newest commit and block no writer.
+--
+-- Objects are decoded into structs by the names of their fields, arrays by the order of the struct's fields.
 
 -- name: runs
 SELECT json_group_array(json_array(
@@ -70,8 +72,8 @@ FROM (
 )
 
 -- name: depths
--- By queue and the data center that is required, if any. oldest_ready: since when the one could have started that has waited longest for
--- a worker; what is paused does not.
+-- Counts by queue and required data center, if any. oldest_ready: since when the run that has waited longest for a
+-- worker could have started; paused runs do not count.
 SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
     SELECT queue, place, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
            min(iif(queued > 0 AND NOT paused, max(oldest_ready, over), NULL)) AS oldest_ready
@@ -120,7 +122,7 @@ SELECT json_group_array(json_object(
 )
 
 -- name: events_after
--- With the horizon and the newest position: whoever asks for something else is told so.
+-- With the horizon and the newest position, so that the caller can reject positions outside of them.
 SELECT json_object(
     'horizon', outbox_horizon,
     'newest', max(outbox_horizon, coalesce((SELECT max(o.position) FROM outbox o), 0)),
@@ -131,7 +133,7 @@ SELECT json_object(
 FROM meta
 
 -- name: upcoming
--- A merge of the shards' lines, from millisecond to millisecond: runs that are due together cost one look.
+-- Merges the lines of the shards, in steps of a millisecond, so that runs that are due together cost one step.
 WITH RECURSIVE line (shard, due) AS (
     SELECT h.value, (w.due + 999) / 1000 * 1000 FROM (SELECT DISTINCT value FROM json_each(:shards)) AS h
     CROSS JOIN waiting w ON w.id = (
@@ -181,8 +183,8 @@ FROM (
 ) AS r CROSS JOIN body b ON b.id = r.body
 
 -- name: sweep
--- Gates whose holder is gone or that are missing, and fixed delays that wait for nothing. Limits whose count is wrong,
--- or whose first in line fits though nobody is going to look; parents that have ended and have told nobody.
+-- Key locks that are missing or whose holder has vanished, fixed delays without a run, limiters whose count is wrong or
+-- whose first run in line fits although no check is scheduled, and ended parents without a note for their children.
 SELECT json_array(
     json((SELECT json_group_array(key) FROM (
         SELECT g.key FROM gate g
@@ -254,7 +256,7 @@ SELECT json_group_array(child) FROM (
 )
 
 -- name: job_named
-SELECT id, version, state FROM job WHERE tenant = ? AND name = ?
+SELECT id, version, state FROM job WHERE tenant = :tenant AND name = :name
 
 -- name: job_id
 SELECT coalesce((SELECT id FROM job WHERE tenant = :tenant AND name = :name), '')
@@ -360,7 +362,7 @@ FROM (
 )
 
 -- name: load_now
--- In a minute that was looked at already nothing is counted. Without a tenant: all together.
+-- Counts nothing if the minute has a sample. The row without a tenant is the total.
 WITH found AS MATERIALIZED (
     SELECT tenant, queue, sum(state = 'queued') AS queued, sum(state = 'running') AS running,
            max(0, max(iif(state = 'queued', :now - due, 0))) AS lag
@@ -374,7 +376,7 @@ SELECT json_group_array(json_array(tenant, queue, queued, running, lag)) FROM (
 )
 
 -- name: loads
--- Of each minute in which somebody looked. Of all together there is one row a minute.
+-- One row for each sampled minute, also if none of the wanted runs was queued or running.
 SELECT json_group_array(json_object('at', at, 'queued', queued, 'running', running, 'lag', lag) ORDER BY at) FROM (
     SELECT at, sum(iif(meant, queued, 0)) AS queued, sum(iif(meant, running, 0)) AS running, max(iif(meant, lag, 0)) AS lag
     FROM (
@@ -412,7 +414,7 @@ SELECT json_group_array(json_object('position', position, 'at', at, 'attempt', a
 )
 
 -- name: logs_after
--- Of each run after a position of its own.
+-- The lines of each run after a position of its own.
 SELECT json_group_array(json_object('run', run_id, 'lines', json(lines))) FROM (
     SELECT p.key AS run_id, (
         SELECT json_group_array(json_object('position', position, 'at', at, 'attempt', attempt, 'text', text)
@@ -423,7 +425,7 @@ SELECT json_group_array(json_object('run', run_id, 'lines', json(lines))) FROM (
 ) WHERE lines != '[]'
 
 -- name: logged_runs
--- From one run to the next, however many lines they have.
+-- Steps from one run to the next, however many lines they have.
 WITH RECURSIVE logged (id) AS (
     SELECT min(run_id) FROM log WHERE run_id > :after
     UNION ALL SELECT (SELECT min(run_id) FROM log WHERE run_id > logged.id) FROM logged WHERE logged.id IS NOT NULL
@@ -431,7 +433,7 @@ WITH RECURSIVE logged (id) AS (
 ) SELECT json_group_array(id ORDER BY id) FROM logged WHERE id IS NOT NULL
 
 -- name: log_sizes
--- Of each run, also of one that has printed nothing.
+-- One row for each run, also for a run without output.
 SELECT json_group_array(json_object(
     'run', s.id, 'pieces', s.pieces, 'bytes', s.size, 'is_cut', json(iif(s.cut, 'true', 'false')),
     'tenant', coalesce(r.tenant, ''),
@@ -444,7 +446,7 @@ FROM (
 LEFT JOIN log_day d ON d.tenant = r.tenant AND d.day = :day
 
 -- name: tenants
--- Every name that stands in front of an index, from one to the next.
+-- Steps from one tenant to the next in the indexes that begin with the tenant.
 WITH RECURSIVE
     live (name) AS (SELECT min(tenant) FROM run WHERE tenant <> 'default' UNION ALL
         SELECT (SELECT min(tenant) FROM run WHERE tenant <> 'default' AND tenant > live.name) FROM live WHERE live.name IS NOT NULL),
@@ -471,7 +473,7 @@ SELECT json_group_array(json_object(
 FROM api_key WHERE (:tenant IS NULL OR tenant = :tenant) AND (:id IS NULL OR id = :id)
 
 -- name: run_states
--- Where runs stand, for the audit; in the order asked for.
+-- The states of runs for the audit, in the order of the ids.
 SELECT json_group_array(json_object('id', id, 'tenant', tenant, 'state', state) ORDER BY n) FROM (
     SELECT i.key AS n, r.id AS id, r.tenant AS tenant,
            iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state
@@ -508,7 +510,7 @@ SELECT json_group_array(json_object(
 FROM (SELECT * FROM ledger WHERE job_id = :job AND scheduled_at <= :at ORDER BY scheduled_at DESC, target DESC LIMIT 1)
 
 -- name: backfilled
--- A tick's own run has an origin, one that somebody asked for has none.
+-- The run of a tick has an origin, a backfilled run has none.
 SELECT json_group_array(json_object('scheduled_at', scheduled_at, 'run', id) ORDER BY scheduled_at, id) FROM (
     SELECT scheduled_at, id FROM run INDEXED BY run_backfilled
     WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin IS NULL
@@ -533,13 +535,13 @@ SELECT json_group_array(json_object(
 )
 
 -- name: orders
--- Only the word of an order has a > in it.
+-- Only the word of a preference order contains a >.
 SELECT json_group_array(json_object(
     'label_set', l.id, 'requires', l.requires, 'serving', o.serving, 'why', o.why, 'since', o.since))
 FROM lane l LEFT JOIN datacenter_order o ON o.lane = l.id WHERE instr(l.requires, '>') > 0
 
 -- name: unshared_orders
--- How many workers have the lane of an order that is served elsewhere, or lack one that is served where they are.
+-- How many workers have the label set of an order that another data center serves, or lack one that theirs serves.
 SELECT CAST(count(*) AS TEXT) FROM json_each(:orders) AS o CROSS JOIN session s
 WHERE s.dead = 0 AND s.kind = 'worker' AND s.lease_until > :now
   AND (o.value ->> 0 IN (SELECT value FROM json_each(coalesce(s.lanes, '[0]')))) <> (
@@ -572,7 +574,7 @@ FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value LEFT JOIN lane l ON
 WHERE r.state = 'queued' AND (r.lane = 0 OR (json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0))
 
 -- name: hints_ready
--- A lateral join is not to be had: each queue's best are numbered.
+-- SQLite has no lateral joins, so a subquery picks the best runs of each queue.
 SELECT json_group_array(json_array(best.id, best.queue, best.rank, best.priority, coalesce(best.gate, '') || '', best.attempt + 1, p.datacenter))
 FROM json_each(:queues) AS q CROSS JOIN (
     SELECT 0 AS id, '' AS datacenter
@@ -610,7 +612,7 @@ SELECT json_group_array(json_object(
 FROM outbox_cursor c
 
 -- name: past_days
--- Of what is kept alike, the days that are past keeping, oldest first.
+-- The days of each retention class whose retention is over, oldest first.
 SELECT json_group_array(json_object('kept_as', kept_as, 'day', day) ORDER BY day, kept_as) FROM (
     SELECT 'succeeded' AS kept_as, h.finished_at / :DAY AS day FROM history h INDEXED BY history_standard_succeeded
     WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at < :succeeded GROUP BY 2

@@ -1,7 +1,7 @@
--- Everything there is in a file, kind by kind, for a move to another store.
+-- All rows of a file, kind by kind, for a move to another store.
 
 -- name: session
--- Of some only the name is left, in what they ran.
+-- Of some deleted sessions only the name is left, in the history of their runs.
 SELECT id, kind, NOT dead AS live, name, datacenter, version, started_at, lease_until, queues, tasks, owner, lease, draining,
        labels, priorities, slots
 FROM session
@@ -43,7 +43,7 @@ FROM run r LEFT JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane
 LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
 
 -- name: waiting
--- What waits for a limit, or for its parents, is blocked, and says so.
+-- Other stores call runs that wait for a limit or for parents blocked, too.
 SELECT r.*, iif(r.state = 'scheduled', r.state, 'blocked') AS state, r.state = 'after' AS waits_for_parents,
        b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version,
        r.id IS (SELECT g.holder FROM gate g WHERE g.key = r.gate) AS holds, l.requires,
@@ -59,7 +59,7 @@ SELECT l.*, (SELECT json_group_array(m.until - l.per ORDER BY m.until) FROM mark
 FROM limiter l
 
 -- name: dependent
--- With how many parents have ended, and how.
+-- With the number of ended parents by their outcome.
 SELECT d.*, coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant,
        (SELECT count(*) FROM edge e WHERE e.child = d.run_id AND e.state = 'succeeded') AS succeeded,
        (SELECT count(*) FROM edge e WHERE e.child = d.run_id AND e.state <> 'succeeded') AS otherwise,
@@ -149,7 +149,7 @@ FROM meta
 SELECT id, epoch FROM shard
 
 -- name: live
-SELECT kind || ' ' || name, lease_until - ?1 FROM session WHERE dead = 0 AND lease_until > ?1 ORDER BY id
+SELECT kind || ' ' || name, lease_until - :now FROM session WHERE dead = 0 AND lease_until > :now ORDER BY id
 
 -- name: names_tenant
 SELECT tenant FROM job UNION SELECT tenant FROM calendar UNION SELECT tenant FROM run UNION SELECT tenant FROM waiting UNION SELECT tenant FROM history

@@ -323,7 +323,7 @@ CREATE INDEX used_key_age ON used_key (at);
 
 -- Limits ------------------------------------------------------------------------------------------------------------------
 
--- An ordering key that a run holds: queued, running or between attempts. It lets one run through at a time.
+-- Key locks: an ordering key and the run that holds it, which is queued, running or between attempts.
 CREATE TABLE gate (
     key    INTEGER PRIMARY KEY,
     holder TEXT NOT NULL
@@ -337,7 +337,7 @@ CREATE TABLE limiter (
     used       INTEGER NOT NULL DEFAULT 0,
     open_until INTEGER,
     spilling   INTEGER NOT NULL DEFAULT 0,       -- a breaker has opened, and runs of its task are still queued
-    wake_at    INTEGER                           -- when to look at it though no run leaves
+    wake_at    INTEGER                           -- when to check it although no run releases it
 ) STRICT;
 CREATE INDEX limiter_wake ON limiter (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX limiter_spilling ON limiter (number) WHERE spilling = 1;

@@ -1,8 +1,8 @@
 -- How procedures are called, and the tables that they work with. All of it lives in memory, per connection.
 --
--- A procedure is a trigger on a view. INSERT INTO call is one statement, so a request is one atomic step of the database,
--- and Python is entered once for each request, not once for each row. Several requests are several rows of one INSERT and
--- share a commit.
+-- A procedure is a trigger on a view. INSERT INTO call is one statement, so a request is one atomic step of the
+-- database, and Python is entered once for each request, not once for each row. Several requests are several rows of
+-- one INSERT and share a commit.
 --
 -- Views with an INSTEAD OF trigger are subroutines: inserting a row calls them with the columns as arguments.
 

@@ -1,8 +1,8 @@
 -- Transitions of runs that several procedures share.
 
--- Inserts new runs: queued if due and their key lock is free, blocked if it is held, scheduled if their time is ahead. Runs
--- with limits are limited until they are admitted. Runs with parents wait for these first, and their time limits do not
--- count yet. Runs of one ordering key are ordered by (due, id), also within a batch.
+-- Inserts new runs: queued if due and their key lock is free, blocked if it is held, scheduled if their time is ahead.
+-- Runs with limits are limited until they are admitted. Runs with parents wait for these first, and their time limits
+-- do not count yet. Runs of one ordering key are ordered by (due, id), also within a batch.
 CREATE TEMP TRIGGER insert_each_new_run INSTEAD OF INSERT ON insert_new_runs BEGIN
     INSERT INTO insert_waiting_runs (now)
     SELECT NEW.now WHERE EXISTS (

@@ -1,7 +1,7 @@
 -- Limits: a run must be admitted by all of its limiters at once before it is queued.
 --
--- A run with limits waits in the state limited; waits is null until its limiters were checked. release_limiter frees the
--- limiters of a run. At the end of a request, admit_runs admits the runs that now have room. The rules are in
+-- A run with limits waits in the state limited; waits is null until its limiters were checked. release_limiter frees
+-- the limiters of a run. At the end of a request, admit_runs admits the runs that now have room. The rules are in
 -- core/model/limits.
 
 CREATE TEMP VIEW release_limiter (kind, number, most, per, pause, ending, started_at, now) AS
@@ -20,8 +20,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP TABLE changed_limiter (number INTEGER PRIMARY KEY);
 CREATE TEMP TABLE candidate (due INTEGER, id TEXT, PRIMARY KEY (due, id)) WITHOUT ROWID;
 CREATE TEMP TABLE admitted (id TEXT PRIMARY KEY) WITHOUT ROWID;
--- Runs that need no run.queued event, because another event reports them, and what they keep if they are admitted in this
--- request.
+-- Runs that need no run.queued event, because another event reports them, and what they keep if they are admitted in
+-- this request.
 CREATE TEMP TABLE kept_position (id TEXT PRIMARY KEY, rank INTEGER, queued_at INTEGER, ready_at INTEGER) WITHOUT ROWID;
 -- Runs that were blocked by a limit before, so that they are ready only since their admission.
 CREATE TEMP TABLE was_blocked (id TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -117,8 +117,8 @@ WHEN EXISTS (SELECT 1 FROM changed_limiter)
     DELETE FROM was_blocked;
 END;
 
--- Checks as many runs of each line as there is room for its first run, and a few more in later rounds, because some runs
--- may be blocked by other limiters.
+-- Checks as many runs of each line as there is room for its first run, and a few more in later rounds, because some
+-- runs may be blocked by other limiters.
 CREATE TEMP TRIGGER run_admission_round INSTEAD OF INSERT ON admission_round BEGIN
     DELETE FROM candidate;
     INSERT INTO candidate (due, id)
@@ -146,8 +146,8 @@ CREATE TEMP TRIGGER pick_front_of_line INSTEAD OF INSERT ON pick_front BEGIN
     WHERE w.state = 'limited' AND w.waits = NEW.number ORDER BY w.due, w.id LIMIT NEW.most;
 END;
 
--- Admits one run if no other run is ahead of it at any of its limiters and all have room. Otherwise blocks it at the first
--- limiter that has none. That limiter is checked as well, because time alone may have made room.
+-- Admits one run if no other run is ahead of it at any of its limiters and all have room. Otherwise blocks it at the
+-- first limiter that has none. That limiter is checked as well, because time alone may have made room.
 CREATE TEMP TRIGGER try_one_admission INSTEAD OF INSERT ON try_admission BEGIN
     INSERT OR IGNORE INTO was_blocked (id)
     SELECT w.id FROM waiting w WHERE w.id = NEW.id AND w.state = 'limited' AND w.waits IS NOT NULL;

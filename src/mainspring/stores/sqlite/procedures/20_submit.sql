@@ -1,6 +1,6 @@
 -- Inserts runs; a known id is left alone.
--- Item: id, shard, tenant, queue, priority, task, policy, payload, at, delay, start_within, deadline, key lock, replay_of,
--- timeout.
+-- Item: id, shard, tenant, queue, priority, task, policy, payload, at, delay, start_within, deadline, key lock,
+-- replay_of, timeout.
 -- Answer: (index, state, new) of all runs that are not both new and queued.
 CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.procedure = 'submit' BEGIN
     DELETE FROM new_run;
@@ -40,7 +40,8 @@ END;
 
 -- Inserts runs with fields that the basic submit does not take: a name, tags, a replay, a job, an idempotency key, an
 -- author, required labels, a target, limits or parents.
--- Item: as above, then about, job, version, scheduled_at, late, key, fingerprint, author, requires, target, limits, rule.
+-- Item: as above, then about, job, version, scheduled_at, late, key, fingerprint, author, requires, target, limits,
+-- rule.
 -- Argument: how long idempotency keys are kept.
 -- Answer: (id, state, new, conflict) of each run, in order. conflict: its key was used for something else.
 CREATE TEMP TRIGGER submit_full INSTEAD OF INSERT ON call WHEN NEW.procedure = 'submit_full' BEGIN
@@ -106,8 +107,8 @@ CREATE TEMP TRIGGER submit_full INSTEAD OF INSERT ON call WHEN NEW.procedure = '
     ) AS a;
 END;
 
--- Leaves a known id alone. A known idempotency key, also of the same batch, is answered with the run or job that first used
--- it, if that still exists.
+-- Leaves a known id alone. A known idempotency key, also of the same batch, is answered with the run or job that first
+-- used it, if that still exists.
 CREATE TEMP TRIGGER submit_each_run INSTEAD OF INSERT ON submit_one_run
 WHEN NOT EXISTS (SELECT 1 FROM run r WHERE r.id = NEW.id) AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = NEW.id)
  AND NOT EXISTS (SELECT 1 FROM history h WHERE h.id = NEW.id) AND NOT EXISTS (SELECT 1 FROM new_run WHERE new_run.id = NEW.id)

@@ -11,8 +11,8 @@ CREATE TEMP TABLE decided_edges (n INTEGER);
 INSERT INTO decided_edges (n) VALUES (0);
 CREATE TEMP TABLE decision (child TEXT PRIMARY KEY, goes INTEGER, reason TEXT) WITHOUT ROWID;
 
--- Processes a limited number of edges of ended runs. A skipped child has ended, too, so a few generations are processed at
--- once and the rest by the next call.
+-- Processes a limited number of edges of ended runs. A skipped child has ended, too, so a few generations are processed
+-- at once and the rest by the next call.
 CREATE TEMP TRIGGER process_some_parents INSTEAD OF INSERT ON process_ended_parents BEGIN
     UPDATE decided_edges SET n = 0;
     INSERT INTO process_one_generation (most, now)
@@ -83,7 +83,8 @@ CREATE TEMP TRIGGER decide_each_child INSTEAD OF INSERT ON decide_children BEGIN
     SELECT decision.child, 'skipped', decision.reason, NEW.now FROM decision WHERE NOT decision.goes;
 END;
 
--- Argument: about how many edges. Answer: how many edges were processed and queued runs of an open breaker were blocked.
+-- Argument: about how many edges. Answer: how many edges were processed and queued runs of an open breaker were
+-- blocked.
 CREATE TEMP TRIGGER resolve INSTEAD OF INSERT ON call WHEN NEW.procedure = 'resolve' BEGIN
     INSERT INTO process_ended_parents (most, now) VALUES (NEW.argument, NEW.now);
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, n FROM decided_edges;

@@ -130,9 +130,9 @@ WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM own_label_set WHERE lane <> 0)
     );
 END;
 
--- The same while there are pauses or quotas, or for a demand of one tenant: merges the lines of the tenants, each as long as
--- the tenant has room, and in each those of the label sets. It reads no more rows than it picks, except for the default
--- tenant, which has no index of its own.
+-- The same while there are pauses or quotas, or for a demand of one tenant: merges the lines of the tenants, each as
+-- long as the tenant has room, and in each those of the label sets. It reads no more rows than it picks, except for the
+-- default tenant, which has no index of its own.
 CREATE TEMP TRIGGER pick_by_tenant INSTEAD OF INSERT ON demand
 WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
    OR EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL))
@@ -221,7 +221,8 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
     );
 END;
 
--- Batch: (queue, limit, tenant), first each queue without a tenant, then those with one. Argument: the number of the claim.
+-- Batch: (queue, limit, tenant), first each queue without a tenant, then those with one. Argument: the number of the
+-- claim.
 -- Answer: held runs, best first.
 CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.procedure = 'claim' BEGIN
     DELETE FROM picked;

@@ -4,8 +4,8 @@
 -- Session: the owner. Argument: the limit. Batch: shards. Answer: now, runs, queues, more, schedules_due.
 CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage' BEGIN
     DELETE FROM picked;
-    -- Merges the lines of the shards, so that it reads no more rows than it picks, however many are due. (The + lets SQLite use
-    -- the index for both columns of the comparison.)
+    -- Merges the lines of the shards, so that it reads no more rows than it picks, however many are due. (The + lets
+    -- SQLite use the index for both columns of the comparison.)
     INSERT INTO picked (id)
     SELECT id FROM (
         WITH RECURSIVE mine (shard) AS MATERIALIZED (
@@ -91,7 +91,8 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'fire' B
     FROM fired_job;
 END;
 
--- Applies a fire completely or not at all, and never before its time. The revision tells whether the schedule has changed.
+-- Applies a fire completely or not at all, and never before its time. The revision tells whether the schedule has
+-- changed.
 CREATE TEMP TRIGGER fire_one_job INSTEAD OF INSERT ON fire_job
 WHEN EXISTS (
     SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner

@@ -73,8 +73,9 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expir
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 END;
 
--- Frees what waits for nothing: runs behind a key lock without a holder, fixed delays without a run, limiters with a wrong
--- count, and ended parents without a note. The query of the same name found the candidates; they are checked again here.
+-- Frees what waits for nothing: runs behind a key lock without a holder, fixed delays without a run, limiters with a
+-- wrong count, and ended parents without a note. The query of the same name found the candidates; they are checked
+-- again here.
 -- Batch: key locks, jobs, limiters, parents. Answer: how many were found.
 CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sweep' BEGIN
     DELETE FROM picked;
@@ -110,8 +111,8 @@ CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sweep'
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, count(*) FROM picked;
 END;
 
--- Adds ended runs to the metrics, up to a time and at most 5,000 runs a call. There is one writer, so the order of history
--- is the order in which the runs ended.
+-- Adds ended runs to the metrics, up to a time and at most 5,000 runs a call. There is one writer, so the order of
+-- history is the order in which the runs ended.
 -- unattempted: runs that ended without an attempt, until they are reported.
 CREATE TEMP TABLE unattempted (task TEXT, state TEXT, runs INTEGER, PRIMARY KEY (task, state)) WITHOUT ROWID;
 CREATE TEMP TRIGGER roll_up_all_metrics INSTEAD OF INSERT ON roll_up_metrics BEGIN
@@ -176,8 +177,8 @@ CREATE TEMP TRIGGER roll_up_all_metrics INSTEAD OF INSERT ON roll_up_metrics BEG
         WHERE e.counted = 0 AND e.ended_at < NEW.until);
 END;
 
--- Deletes the picked runs of history with all their rows. The payload of a tick belongs to its job; if the job was purged,
--- the payload is deleted with its last run.
+-- Deletes the picked runs of history with all their rows. The payload of a tick belongs to its job; if the job was
+-- purged, the payload is deleted with its last run.
 CREATE TEMP TRIGGER delete_each_picked_run INSTEAD OF INSERT ON delete_picked_runs BEGIN
     DELETE FROM label WHERE (tenant, label, id) IN (
         SELECT h.tenant, t.value, h.id FROM picked CROSS JOIN history h ON h.seq = picked.n
@@ -239,8 +240,8 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.procedure = 'tidy' B
     DELETE FROM unattempted;
 END;
 
--- Stores the sampled load of a minute, unless there is one already. Batch: the minute, the load, and before when samples are
--- deleted.
+-- Stores the sampled load of a minute, unless there is one already. Batch: the minute, the load, and before when
+-- samples are deleted.
 CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sample_load' BEGIN
     INSERT INTO load (at, tenant, queue, queued, running, lag)
     SELECT NEW.batch ->> 0, l.value ->> 0, l.value ->> 1, l.value ->> 2, l.value ->> 3, l.value ->> 4
@@ -251,8 +252,9 @@ CREATE TEMP TRIGGER sample_load INSTEAD OF INSERT ON call WHEN NEW.procedure = '
 END;
 
 -- Deletes rows whose retention is over: runs with their payloads and attempts, ticks, metrics and sums.
--- Argument: the limit. Batch: the cut-off times of succeeded runs, unsuccessful runs, the classes short, long and audit,
--- the ledger, minute, usage and timing. A tick is kept at least as long as its run. Answer: how many rows were deleted.
+-- Argument: the limit. Batch: the cut-off times of succeeded runs, unsuccessful runs, the classes short, long and
+-- audit, the ledger, minute, usage and timing. A tick is kept at least as long as its run. Answer: how many rows were
+-- deleted.
 CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.procedure = 'prune' BEGIN
     INSERT INTO roll_up_metrics (until) VALUES (NEW.now);
     DELETE FROM picked;

@@ -2,8 +2,8 @@
 
 CREATE TEMP VIEW roll_up_usage (until) AS SELECT NULL;
 
--- Stores CPU time and units of completed attempts. It is called after complete, in the same statement, if an attempt has
--- any. Item: as for complete, then cpu, units.
+-- Stores CPU time and units of completed attempts. It is called after complete, in the same statement, if an attempt
+-- has any. Item: as for complete, then cpu, units.
 CREATE TEMP TRIGGER record_cost INSTEAD OF INSERT ON call WHEN NEW.procedure = 'record_cost' BEGIN
     DELETE FROM attempt_cost;
     INSERT INTO attempt_cost (n, cpu, units) SELECT i.key, i.value ->> 9, i.value ->> 10 FROM json_each(NEW.batch) AS i;
@@ -18,9 +18,9 @@ CREATE TEMP TRIGGER record_cost INSTEAD OF INSERT ON call WHEN NEW.procedure = '
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 
--- Adds the runs and attempts that are about to be rolled up to the sums of their day. Each attempt counts once: a success
--- is a row of history, all others are rows of attempt. It reads history by row number, because the index of successes would
--- be read from its beginning. Runs without a start had no attempt here.
+-- Adds the runs and attempts that are about to be rolled up to the sums of their day. Each attempt counts once: a
+-- success is a row of history, all others are rows of attempt. It reads history by row number, because the index of
+-- successes would be read from its beginning. Runs without a start had no attempt here.
 CREATE TEMP TRIGGER roll_up_usage_by_day INSTEAD OF INSERT ON roll_up_usage BEGIN
     DELETE FROM usage_sum;
     INSERT INTO usage_sum (tenant, day, task, job_id, charged, wall, cpu)

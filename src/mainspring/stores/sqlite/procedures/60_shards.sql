@@ -1,7 +1,7 @@
 -- Ownership of shards. A member is the session of a scheduler.
 
--- Argument: ttl. Answer: now, members, owned shards with their epochs, and in how long the first lease of another member
--- ends; null if the session has expired.
+-- Argument: ttl. Answer: now, members, owned shards with their epochs, and in how long the first lease of another
+-- member ends; null if the session has expired.
 CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.procedure = 'renew' BEGIN
     UPDATE session SET lease_until = NEW.now + NEW.argument WHERE id = NEW.session AND dead = 0 AND kind = 'scheduler';
     UPDATE session SET dead = 1 WHERE dead = 0 AND kind = 'scheduler' AND lease_until <= NEW.now;

@@ -2,8 +2,8 @@
 --
 -- The newest position is that of the newest batch, or the horizon if that is later.
 
--- Argument: after how long without a call the reader is removed; negative: never. The first reader moves the horizon, because
--- events before it were not written. (Inserting and deleting a row reserves the position.)
+-- Argument: after how long without a call the reader is removed; negative: never. The first reader moves the horizon,
+-- because events before it were not written. (Inserting and deleting a row reserves the position.)
 CREATE TEMP TRIGGER attach_reader INSTEAD OF INSERT ON call WHEN NEW.procedure = 'attach_reader' BEGIN
     INSERT INTO outbox (position, at, kind, runs)
     SELECT max(meta.outbox_horizon, coalesce((SELECT max(o.position) FROM outbox o), 0)) + 1, NEW.now, '', '[]'

@@ -21,15 +21,23 @@ class SqliteAccess(SqliteBase):
         def put(connection: apsw.Connection, now: Instant) -> Tenant:
             found = cast(
                 "tuple[str, Instant] | None",
-                connection.execute("SELECT quotas, created_at FROM tenant WHERE name = ?", (tenant.name,)).get,
+                connection.execute(
+                    "SELECT quotas, created_at FROM tenant WHERE name = :name", {"name": tenant.name}
+                ).get,
             )
             known = None if found is None else decode_tenant(tenant.name, *found)
             if known is not None and known.quotas == tenant.quotas:
                 return known
             made = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
             connection.execute(
-                "INSERT OR REPLACE INTO tenant (name, quotas, running, created_at) VALUES (?, ?, ?, ?)",
-                (made.name, encode(made.quotas), made.quotas.running, made.created_at),
+                "INSERT OR REPLACE INTO tenant (name, quotas, running, created_at)"
+                " VALUES (:name, :quotas, :running, :created_at)",
+                {
+                    "name": made.name,
+                    "quotas": encode(made.quotas),
+                    "running": made.quotas.running,
+                    "created_at": made.created_at,
+                },
             )
             differs = quotas_changed(None if known is None else known.quotas, made.quotas)
             change = Change(tenant.name, tenant.name, *differs)
@@ -45,20 +53,22 @@ class SqliteAccess(SqliteBase):
         def put(connection: apsw.Connection, now: Instant) -> ApiKey:
             connection.execute(
                 "INSERT INTO api_key (id, tenant, name, role, secret_hash, queues, made_by, created_at, expires_at,"
-                " revoked_at, last_used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    key.id,
-                    key.tenant,
-                    key.name,
-                    key.role.value,
-                    key.secret_hash.hex(),
-                    encode(key.queues),
-                    key.made_by,
-                    now,
-                    key.expires_at,
-                    key.revoked_at,
-                    key.last_used_at,
-                ),
+                " revoked_at, last_used_at)"
+                " VALUES (:id, :tenant, :name, :role, :secret_hash, :queues, :made_by, :created_at, :expires_at,"
+                " :revoked_at, :last_used_at) ON CONFLICT DO NOTHING",
+                {
+                    "id": key.id,
+                    "tenant": key.tenant,
+                    "name": key.name,
+                    "role": key.role.value,
+                    "secret_hash": key.secret_hash.hex(),
+                    "queues": encode(key.queues),
+                    "made_by": key.made_by,
+                    "created_at": now,
+                    "expires_at": key.expires_at,
+                    "revoked_at": key.revoked_at,
+                    "last_used_at": key.last_used_at,
+                },
             )
             if connection.changes():
                 change = Change(key.tenant or "", key.id, None, words_of_key(key))
@@ -79,7 +89,9 @@ class SqliteAccess(SqliteBase):
             for key in decode_keys(read(connection, "keys", tenant=tenant, id=identifier)):
                 if key.revoked_at is not None:
                     return key
-                connection.execute("UPDATE api_key SET revoked_at = ? WHERE id = ?", (now, identifier))
+                connection.execute(
+                    "UPDATE api_key SET revoked_at = :revoked_at WHERE id = :id", {"revoked_at": now, "id": identifier}
+                )
                 write_audit(connection, now, "keys.revoke", author, [Change(key.tenant or "", key.id)])
                 return msgspec.structs.replace(key, revoked_at=now)
             return None
@@ -88,24 +100,26 @@ class SqliteAccess(SqliteBase):
 
     async def sign_out(self, session: str, ends_at: Instant) -> None:
         def put(connection: apsw.Connection, now: Instant) -> None:
-            connection.execute("DELETE FROM signed_out WHERE ends_at <= ?", (now,))
+            connection.execute("DELETE FROM signed_out WHERE ends_at <= :now", {"now": now})
             connection.execute(
-                "INSERT INTO signed_out (id, ends_at) VALUES (?, ?) ON CONFLICT DO NOTHING", (session, ends_at)
+                "INSERT INTO signed_out (id, ends_at) VALUES (:id, :ends_at) ON CONFLICT DO NOTHING",
+                {"id": session, "ends_at": ends_at},
             )
 
         await self._write(put)
 
     async def is_signed_out(self, session: str) -> bool:
         def read_row(connection: apsw.Connection) -> bool:
-            return connection.execute("SELECT 1 FROM signed_out WHERE id = ?", (session,)).get is not None
+            return connection.execute("SELECT 1 FROM signed_out WHERE id = :id", {"id": session}).get is not None
 
         return await self._read(read_row)
 
     async def touch_keys(self, identifiers: list[str]) -> None:
         def touch(connection: apsw.Connection, now: Instant) -> None:
             connection.execute(
-                "UPDATE api_key SET last_used_at = ? WHERE id IN (SELECT value FROM json_each(?))",
-                (now, encode(identifiers)),
+                "UPDATE api_key SET last_used_at = :last_used_at"
+                " WHERE id IN (SELECT value FROM json_each(:identifiers))",
+                {"last_used_at": now, "identifiers": encode(identifiers)},
             )
 
         if identifiers:

@@ -30,16 +30,16 @@ def write_audit(
     for tenant, change, count in sum_up(author, changes):
         connection.execute(
             "INSERT INTO audit (at, tenant, author, action, target, count, before, after, why)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                now,
-                tenant,
-                author.name,
-                action,
-                change.target,
-                count,
-                None if change.before is None else change.before.decode(),
-                None if change.after is None else change.after.decode(),
-                author.why,
-            ),
+            " VALUES (:at, :tenant, :author, :action, :target, :count, :before, :after, :why)",
+            {
+                "at": now,
+                "tenant": tenant,
+                "author": author.name,
+                "action": action,
+                "target": change.target,
+                "count": count,
+                "before": None if change.before is None else change.before.decode(),
+                "after": None if change.after is None else change.after.decode(),
+                "why": author.why,
+            },
         )

@@ -23,7 +23,7 @@ class SqliteCoordination(SqliteBase):
         version = find_zone_database().version
 
         def note(connection: apsw.Connection, _: Instant) -> None:
-            connection.execute("UPDATE session SET tzdata = ? WHERE id = ?", (version, session))
+            connection.execute("UPDATE session SET tzdata = :tzdata WHERE id = :id", {"tzdata": version, "id": session})
 
         await self._write(note)
         return session
@@ -42,13 +42,14 @@ class SqliteCoordination(SqliteBase):
         await self._writer.call("release_shards", encode(list(shards)), session=member)
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
-        def tell(connection: apsw.Connection, _: Instant) -> None:
-            statement = "UPDATE session SET clock_offset = ?, clock_error = ?, tzdata = ? WHERE id = ?"
-            connection.executemany(
-                statement, [(reading.offset, reading.error, tzdata, session) for session in sessions]
+        def put(connection: apsw.Connection, _: Instant) -> None:
+            statement = (
+                "UPDATE session SET clock_offset = :offset, clock_error = :error, tzdata = :tzdata WHERE id = :session"
             )
+            values = {"offset": reading.offset, "error": reading.error, "tzdata": tzdata}
+            connection.executemany(statement, [values | {"session": session} for session in sessions])
 
-        await self._write(tell)
+        await self._write(put)
 
     async def leave(self, member: SessionId) -> None:
         await self._writer.call("leave", session=member)

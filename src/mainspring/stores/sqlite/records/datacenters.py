@@ -35,8 +35,10 @@ class SqliteDatacenters(SqliteBase):
 
     async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         def say(connection: apsw.Connection, now: Instant) -> None:
-            told = (datacenter, version, session)
-            connection.execute("UPDATE session SET datacenter = ?, version = ? WHERE id = ?", told)
+            connection.execute(
+                "UPDATE session SET datacenter = :datacenter, version = :version WHERE id = :session",
+                {"datacenter": datacenter, "version": version, "session": session},
+            )
 
         await self._write(say)
 

@@ -25,17 +25,19 @@ class SqliteNotifications(SqliteBase):
 
     async def change_notification_rows(self, rev: int, changes: Mapping[str, bytes | None]) -> bool:
         def change(connection: apsw.Connection, now: Instant) -> bool:
-            newest = connection.execute("SELECT rev FROM notification WHERE name = ?", (_REV,)).get
+            newest = connection.execute("SELECT rev FROM notification WHERE name = :name", {"name": _REV}).get
             if (newest or 0) != rev:
                 return False
             put = (
-                "INSERT INTO notification (name, rev, body) VALUES (?, ?, ?)"
+                "INSERT INTO notification (name, rev, body) VALUES (:name, :rev, :body)"
                 " ON CONFLICT (name) DO UPDATE SET rev = excluded.rev, body = excluded.body"
             )
-            kept = [(name, 0, body.decode()) for name, body in changes.items() if body is not None]
-            connection.executemany(put, [(_REV, rev + 1, ""), *kept])
-            gone = [(name,) for name, body in changes.items() if body is None]
-            connection.executemany("DELETE FROM notification WHERE name = ?", gone)
+            kept = [
+                {"name": name, "rev": 0, "body": body.decode()} for name, body in changes.items() if body is not None
+            ]
+            connection.executemany(put, [{"name": _REV, "rev": rev + 1, "body": ""}, *kept])
+            gone = [{"name": name} for name, body in changes.items() if body is None]
+            connection.executemany("DELETE FROM notification WHERE name = :name", gone)
             return True
 
         return await self._write(change)

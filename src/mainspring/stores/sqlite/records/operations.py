@@ -1,7 +1,6 @@
 """SQLite: changes by users other than submitting. They are rare, so each is a transaction of its own."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import cast
 
 import apsw
 import msgspec
@@ -16,6 +15,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, retagged, what_differs
+from mainspring.stores.sqlite.fetch import fetch_rows
 from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
 from mainspring.stores.sqlite.rows.answers import decode_new_states, decode_stored_states
 from mainspring.stores.sqlite.rows.encoding import encode, encode_bytes
@@ -66,14 +66,14 @@ class SqliteOperations(SqliteQueues):
         def work(connection: apsw.Connection, now: Instant) -> int:
             meant = _read_targets(
                 connection,
-                "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value"
-                " WHERE h.dead = ? ORDER BY i.key",
+                "SELECT h.tenant AS tenant, h.id AS id FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value"
+                " WHERE h.dead = :dead ORDER BY i.key",
                 list(dict.fromkeys(runs)),
-                was,
+                dead=was,
             )
             connection.execute(
-                "UPDATE history SET dead = ? WHERE id IN (SELECT value FROM json_each(?))",
-                (becomes, encode([run for _, run in meant])),
+                "UPDATE history SET dead = :dead WHERE id IN (SELECT value FROM json_each(:ids))",
+                {"dead": becomes, "ids": encode([run for _, run in meant])},
             )
             write_audit(connection, now, action, author, [Change(*pair) for pair in meant])
             return len(meant)
@@ -125,10 +125,18 @@ class SqliteOperations(SqliteQueues):
 
         def put(connection: apsw.Connection, now: Instant) -> None:
             connection.execute(
-                "INSERT INTO pause AS p (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)"
+                "INSERT INTO pause AS p (tenant, queue, since, author, why, until)"
+                " VALUES (:tenant, :queue, :since, :author, :why, :until)"
                 " ON CONFLICT DO UPDATE SET since = excluded.since, author = excluded.author, why = excluded.why,"
                 " until = excluded.until WHERE p.until IS NOT excluded.until OR p.until <= excluded.since",
-                (tenant, queue, now, author.name, author.why, pause.until),
+                {
+                    "tenant": tenant,
+                    "queue": queue,
+                    "since": now,
+                    "author": author.name,
+                    "why": author.why,
+                    "until": pause.until,
+                },
             )
             if connection.changes():
                 write_audit(connection, now, "queues.pause", author, [Change(tenant, queue or "*")])
@@ -139,14 +147,23 @@ class SqliteOperations(SqliteQueues):
         def lift(connection: apsw.Connection, now: Instant) -> bool:
             # Kept for a while: runs that it held back do not count as late.
             connection.execute(
-                "UPDATE pause SET until = ?3 WHERE tenant = ?1 AND queue = ?2 AND (until IS NULL OR until > ?3)",
-                (tenant or "", queue or "", now),
+                "UPDATE pause SET until = :now"
+                " WHERE tenant = :tenant AND queue = :queue AND (until IS NULL OR until > :now)",
+                {"now": now, "tenant": tenant or "", "queue": queue or ""},
             )
             lifted = connection.changes() > 0
             if lifted and back is not None and not back.is_over(now):
                 connection.execute(
-                    "INSERT OR REPLACE INTO pause (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)",
-                    (tenant or "", queue or "", back.since, back.author, back.why, back.until),
+                    "INSERT OR REPLACE INTO pause (tenant, queue, since, author, why, until)"
+                    " VALUES (:tenant, :queue, :since, :author, :why, :until)",
+                    {
+                        "tenant": tenant or "",
+                        "queue": queue or "",
+                        "since": back.since,
+                        "author": back.author,
+                        "why": back.why,
+                        "until": back.until,
+                    },
                 )
             if lifted:
                 write_audit(connection, now, "queues.resume", author, [Change(tenant or "", queue or "*")])
@@ -157,11 +174,11 @@ class SqliteOperations(SqliteQueues):
     async def drain(self, worker: SessionId, author: Author) -> bool:
         def drain(connection: apsw.Connection, now: Instant) -> bool:
             draining = connection.execute(
-                "SELECT draining FROM session WHERE id = ? AND kind = 'worker' AND dead = 0 AND lease_until > ?",
-                (worker, now),
+                "SELECT draining FROM session WHERE id = :id AND kind = 'worker' AND dead = 0 AND lease_until > :now",
+                {"id": worker, "now": now},
             ).get
             if draining == 0:
-                connection.execute("UPDATE session SET draining = 1 WHERE id = ?", (worker,))
+                connection.execute("UPDATE session SET draining = 1 WHERE id = :id", {"id": worker})
                 write_audit(connection, now, "workers.drain", author, [Change("", str(worker))])
             return draining is not None
 
@@ -171,8 +188,8 @@ class SqliteOperations(SqliteQueues):
         def revoke(connection: apsw.Connection, now: Instant) -> Instant | None:
             gone = connection.execute(
                 "UPDATE session SET dead = 1"
-                " WHERE id = ? AND kind = 'scheduler' AND dead = 0 AND lease_until > ? RETURNING id",
-                (scheduler, now),
+                " WHERE id = :id AND kind = 'scheduler' AND dead = 0 AND lease_until > :now RETURNING id",
+                {"id": scheduler, "now": now},
             ).get
             if gone is None:
                 return None
@@ -192,7 +209,9 @@ def _describe_retag(tenant: str, target: str, before: tuple[str, ...], after: tu
 def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> list[tuple[str, str]]:
     """Delete the runs that have ended; return (tenant, id) of each."""
     ended = _read_targets(
-        connection, "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value", ids
+        connection,
+        "SELECT h.tenant AS tenant, h.id AS id FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value",
+        ids,
     )
     if ended:
         # Count them first: deleted runs stay in the metrics.
@@ -200,14 +219,14 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
             "SELECT history_counted < (SELECT max(seq) FROM history)"
             " OR EXISTS (SELECT 1 FROM attempt INDEXED BY attempt_uncounted WHERE counted = 0) FROM meta"
         ).get:
-            connection.execute("INSERT INTO roll_up_metrics (until) VALUES (?)", (_LATEST,))
+            connection.execute("INSERT INTO roll_up_metrics (until) VALUES (:until)", {"until": _LATEST})
         connection.execute("DELETE FROM picked")
         connection.execute(
             "INSERT INTO picked (n, id)"
-            " SELECT h.seq, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value",
-            (encode(ids),),
+            " SELECT h.seq, h.id FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value",
+            {"ids": encode(ids)},
         )
-        connection.execute("INSERT INTO delete_picked_runs (now) VALUES (?)", (now,))
+        connection.execute("INSERT INTO delete_picked_runs (now) VALUES (:now)", {"now": now})
     return ended
 
 
@@ -215,26 +234,35 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
     """Delete the jobs that have ended; return (tenant, id) of each. Their runs stay, with the payloads they need."""
     over = _read_targets(
         connection,
-        "SELECT j.tenant, j.id FROM json_each(?) AS i CROSS JOIN job j ON j.id = i.value"
+        "SELECT j.tenant AS tenant, j.id AS id FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value"
         " WHERE j.state IN ('cancelled', 'finished')",
         ids,
     )
     for _, job in over:
         connection.execute(
-            "DELETE FROM body WHERE id IN (SELECT body FROM job_version WHERE job_id = ?1"
-            " UNION ALL SELECT body FROM version_place WHERE job_id = ?1) AND id NOT IN ("
-            " SELECT body FROM run WHERE job_id = ?1 UNION ALL SELECT body FROM waiting WHERE job_id = ?1"
-            " UNION ALL SELECT body FROM history WHERE job_id = ?1)",
-            (job,),
+            "DELETE FROM body WHERE id IN (SELECT body FROM job_version WHERE job_id = :job_id"
+            " UNION ALL SELECT body FROM version_place WHERE job_id = :job_id) AND id NOT IN ("
+            " SELECT body FROM run WHERE job_id = :job_id UNION ALL SELECT body FROM waiting WHERE job_id = :job_id"
+            " UNION ALL SELECT body FROM history WHERE job_id = :job_id)",
+            {"job_id": job},
         )
         for table in ("job_version", "version_place", "schedule", "ledger", "slo"):
-            connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job,))  # noqa: S608
-        connection.execute("DELETE FROM job WHERE id = ?", (job,))
+            connection.execute(f"DELETE FROM {table} WHERE job_id = :job_id", {"job_id": job})  # noqa: S608
+        connection.execute("DELETE FROM job WHERE id = :id", {"id": job})
     return over
 
 
-def _read_targets(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
-    return [cast("tuple[str, str]", row) for row in connection.execute(statement, (encode(list(ids)), *more))]
+def _read_targets(
+    connection: apsw.Connection, statement: str, ids: Iterable[str], **values: int
+) -> list[tuple[str, str]]:
+    """Return (tenant, id) of the rows that a statement selects."""
+    rows = fetch_rows(connection, _Target, statement, {"ids": encode(list(ids)), **values})
+    return [(row.tenant, row.id) for row in rows]
+
+
+class _Target(msgspec.Struct, frozen=True):
+    tenant: str
+    id: str
 
 
 def _build_end_item(end: KnownOutcome) -> tuple[str, str, str, str | None, str | None, str | None]:

@@ -68,7 +68,7 @@ class SqliteReports(SqliteBase):
     async def forget_logs(self, runs: Collection[RunId]) -> None:
         def forget(connection: apsw.Connection, now: Instant) -> None:
             connection.execute(
-                "DELETE FROM log WHERE run_id IN (SELECT value FROM json_each(?))", (encode(list(runs)),)
+                "DELETE FROM log WHERE run_id IN (SELECT value FROM json_each(:runs))", {"runs": encode(list(runs))}
             )
 
         await self._write(forget)

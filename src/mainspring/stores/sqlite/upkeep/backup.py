@@ -151,8 +151,8 @@ class SqliteBackups:
             if not connections.schema_version(connection):
                 return 0, False
             alive = connection.execute(
-                "SELECT name FROM session WHERE dead = 0 AND lease_until > ? ORDER BY id LIMIT 10",
-                (self._clock.now(),),
+                "SELECT name FROM session WHERE dead = 0 AND lease_until > :now ORDER BY id LIMIT 10",
+                {"now": self._clock.now()},
             ).fetchall()
             if alive:
                 raise Conflict(f"processes work on {self._path}: {', '.join(str(name) for (name,) in alive)}")
@@ -198,18 +198,22 @@ class SqliteBackups:
             author = Author(AUTHOR, why=f"from a backup of {isoformat(manifest.taken_at)}")
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(
-                "UPDATE meta SET store_id = ?, store_epoch = ?, hint_key = ?",
-                (secrets.token_hex(16), epoch, secrets.token_hex(16)),
+                "UPDATE meta SET store_id = :store_id, store_epoch = :store_epoch, hint_key = :hint_key",
+                {"store_id": secrets.token_hex(16), "store_epoch": epoch, "hint_key": secrets.token_hex(16)},
             )
-            connection.execute("UPDATE session SET dead = 1, lease_until = min(lease_until, ?) WHERE dead = 0", (now,))
+            connection.execute(
+                "UPDATE session SET dead = 1, lease_until = min(lease_until, :now) WHERE dead = 0", {"now": now}
+            )
             connection.execute("UPDATE shard SET owner = NULL")
             connection.execute(
-                "UPDATE sqlite_sequence SET seq = seq + ? WHERE name IN ('session', 'outbox')", (LEFT_OUT,)
+                "UPDATE sqlite_sequence SET seq = seq + :left_out WHERE name IN ('session', 'outbox')",
+                {"left_out": LEFT_OUT},
             )
             if unfinished is not Unfinished.RERUN:
                 connection.execute(
-                    "INSERT OR REPLACE INTO pause (tenant, queue, since, author, why) VALUES ('', '', ?, ?, ?)",
-                    (now, author.name, why_held(restored)),
+                    "INSERT OR REPLACE INTO pause (tenant, queue, since, author, why)"
+                    " VALUES ('', '', :since, :author, :why)",
+                    {"since": now, "author": author.name, "why": why_held(restored)},
                 )
             change = Change("", manifest.store_id, after=msgspec.json.encode(restored))
             write_audit(connection, now, RESTORED, author, [change])
@@ -231,11 +235,12 @@ def _sync(path: Path) -> None:
 
 def _paused_before(connection: apsw.Connection, now: Instant) -> PausedBefore | None:
     row = connection.execute(
-        "SELECT since, author, why, until FROM pause WHERE tenant = '' AND queue = '' AND (until IS NULL OR until > ?)",
-        (now,),
+        "SELECT since, author, why, until FROM pause"
+        " WHERE tenant = '' AND queue = '' AND (until IS NULL OR until > :now)",
+        {"now": now},
     ).fetchone()
     last = connection.execute(
-        "SELECT after FROM audit WHERE action = ? ORDER BY position DESC LIMIT 1", (RESTORED,)
+        "SELECT after FROM audit WHERE action = :action ORDER BY position DESC LIMIT 1", {"action": RESTORED}
     ).get
     found = None if row is None else msgspec.convert(dict(zip(_PAUSE_FIELDS, row, strict=True)), PausedBefore)
     return paused_before(found, None if last is None else str(last).encode())

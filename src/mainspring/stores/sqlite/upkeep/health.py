@@ -9,7 +9,7 @@ import apsw
 import msgspec
 
 from mainspring.core.model.base.errors import Conflict, StoreUnavailable
-from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.diagnosis import (
     Finding,
     Queued,
@@ -235,13 +235,13 @@ def _decode_list(text: str) -> tuple[str, ...]:
     return msgspec.json.decode(text, type=tuple[str, ...])
 
 
-def _fetch_rows(connection: apsw.Connection, query: str, *values: int) -> list[Any]:
-    return connection.execute(query, values).fetchall()
+def _fetch_rows(connection: apsw.Connection, query: str, now: Instant = 0) -> list[Any]:
+    return connection.execute(query, {"now": now}).fetchall()
 
 
-def _fetch_row(connection: apsw.Connection, query: str, *values: int) -> Any:
-    return _fetch_rows(connection, query, *values)[0]
+def _fetch_row(connection: apsw.Connection, query: str, now: Instant = 0) -> Any:
+    return _fetch_rows(connection, query, now)[0]
 
 
-def _fetch_value(connection: apsw.Connection, query: str, *values: int) -> Any:
-    return _fetch_row(connection, query, *values)[0]
+def _fetch_value(connection: apsw.Connection, query: str, now: Instant = 0) -> Any:
+    return _fetch_row(connection, query, now)[0]

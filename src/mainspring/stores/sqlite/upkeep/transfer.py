@@ -156,7 +156,7 @@ class SqliteSource:
         connection = self._open
         told = f"this store was moved to {to}"
         connection.execute("CREATE TABLE moved (told TEXT NOT NULL) STRICT")
-        connection.execute("INSERT INTO moved (told) VALUES (?)", (told,))
+        connection.execute("INSERT INTO moved (told) VALUES (:told)", {"told": told})
         tables = [
             name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         ]
@@ -183,7 +183,7 @@ class SqliteSource:
 
     def _refuse_live_processes(self) -> None:
         now = self._clock.now()
-        alive = self._open.execute(_SQL["live"], (now,)).fetchall()
+        alive = self._open.execute(_SQL["live"], {"now": now}).fetchall()
         if alive:
             longest = max(int(str(left)) for _, left in alive) // SECOND + 1
             raise Conflict(

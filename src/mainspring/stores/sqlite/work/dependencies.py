@@ -50,9 +50,14 @@ def submit_linked_runs(
         _skip_replaced(connection, run, now)
     _create_runs(connection, batch.fresh.values(), shard_of, now)
     connection.executemany(
-        "INSERT OR REPLACE INTO unique_run (tenant, key, run_id, until) VALUES (?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO unique_run (tenant, key, run_id, until) VALUES (:tenant, :key, :run_id, :until)",
         [
-            (run.tenant, run.unique.key, run.id, None if run.unique.period is None else now + run.unique.period)
+            {
+                "tenant": run.tenant,
+                "key": run.unique.key,
+                "run_id": run.id,
+                "until": None if run.unique.period is None else now + run.unique.period,
+            }
             for run in batch.fresh.values()
             if run.unique is not None
         ],
@@ -112,9 +117,15 @@ class _SubmitBatch:
         if mine is not None:
             return _Decision(mine[0], conflict=mine[1] != fingerprint)
         found = self._connection.execute(
-            "SELECT u.made, u.fingerprint <> ?, EXISTS (SELECT 1 FROM job j WHERE j.id = u.made) FROM used_key u"
-            " WHERE u.tenant = ? AND u.key = ? AND u.at > ?",
-            (fingerprint.hex(), run.tenant, run.idempotency.key, self._now - KEYS_KEPT),
+            "SELECT u.made, u.fingerprint <> :fingerprint, EXISTS (SELECT 1 FROM job j"
+            " WHERE j.id = u.made) FROM used_key u"
+            " WHERE u.tenant = :tenant AND u.key = :key AND u.at > :since",
+            {
+                "fingerprint": fingerprint.hex(),
+                "tenant": run.tenant,
+                "key": run.idempotency.key,
+                "since": self._now - KEYS_KEPT,
+            },
         ).fetchone()
         if found is None:
             return None
@@ -150,10 +161,10 @@ class _SubmitBatch:
         found = self._connection.execute(
             "SELECT u.run_id, coalesce(r.fence = 0 AND r.job_id IS NULL, w.fence = 0 AND w.job_id IS NULL, 0)"
             " FROM unique_run u LEFT JOIN run r ON r.id = u.run_id LEFT JOIN waiting w ON w.id = u.run_id"
-            " WHERE u.tenant = ? AND u.key = ? AND (r.id IS NOT NULL OR w.id IS NOT NULL"
+            " WHERE u.tenant = :tenant AND u.key = :key AND (r.id IS NOT NULL OR w.id IS NOT NULL"
             " OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.run_id AND u.until IS NOT NULL))"
-            " AND (u.until IS NULL OR u.until > ?)",
-            (tenant, key, self._now),
+            " AND (u.until IS NULL OR u.until > :now)",
+            {"tenant": tenant, "key": key, "now": self._now},
         ).fetchone()
         return None if found is None else msgspec.convert(found, _KeyHolder)
 
@@ -181,9 +192,12 @@ def _create_runs(
 
 
 def _skip_replaced(connection: apsw.Connection, run: RunId, now: Instant) -> None:
-    connection.execute("INSERT INTO end_run (id, state, reason, now) VALUES (?, 'skipped', ?, ?)", (run, REPLACED, now))
-    connection.execute("INSERT INTO admit_runs (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO write_events (now) VALUES (?)", (now,))
+    connection.execute(
+        "INSERT INTO end_run (id, state, reason, now) VALUES (:id, 'skipped', :reason, :now)",
+        {"id": run, "reason": REPLACED, "now": now},
+    )
+    connection.execute("INSERT INTO admit_runs (now) VALUES (:now)", {"now": now})
+    connection.execute("INSERT INTO write_events (now) VALUES (:now)", {"now": now})
 
 
 def _add_dependencies(
@@ -198,28 +212,33 @@ def _add_dependencies(
     if not dependents:
         return
     found = _read_states(connection, {parent for parents in dependents.values() for parent in parents})
-    edges: list[tuple[str, str, int, str | None]] = []
+    edges: list[dict[str, str | int | None]] = []
     for run, parents in dependents.items():
         for position, parent in enumerate(parents):
             stored = found.get(parent)
             if stored is None or stored.tenant != run.tenant:
                 raise NotFound(f"there is no run {parent}, which {run.id} depends on")
-            edges.append((run.id, parent, position, stored.state.value if stored.state.ended else None))
-    connection.executemany("INSERT INTO edge (child, parent, place, state) VALUES (?, ?, ?, ?)", edges)
+            state = stored.state.value if stored.state.ended else None
+            edges.append({"child": run.id, "parent": parent, "position": position, "state": state})
     connection.executemany(
-        "UPDATE dependent SET parents = ? WHERE run_id = ?",
-        [(len(parents), run.id) for run, parents in dependents.items()],
+        "INSERT INTO edge (child, parent, place, state) VALUES (:child, :parent, :position, :state)", edges
+    )
+    connection.executemany(
+        "UPDATE dependent SET parents = :parents WHERE run_id = :run_id",
+        [{"parents": len(parents), "run_id": run.id} for run, parents in dependents.items()],
     )
     # Children with ended parents are decided at once: released, skipped, or left blocked.
     connection.execute("DELETE FROM ended_edge")
     connection.executemany(
-        "INSERT INTO ended_edge (child, parent, state) VALUES (?, ?, ?)",
-        [(child, parent, state) for child, parent, _, state in edges if state is not None],
+        "INSERT INTO ended_edge (child, parent, state) VALUES (:child, :parent, :state)",
+        [edge for edge in edges if edge["state"] is not None],
     )
-    connection.executemany("INSERT OR IGNORE INTO kept_position (id) VALUES (?)", [(run.id,) for run in dependents])
-    connection.execute("INSERT INTO decide_children (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO admit_runs (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO write_events (now) VALUES (?)", (now,))
+    connection.executemany(
+        "INSERT OR IGNORE INTO kept_position (id) VALUES (:id)", [{"id": run.id} for run in dependents]
+    )
+    connection.execute("INSERT INTO decide_children (now) VALUES (:now)", {"now": now})
+    connection.execute("INSERT INTO admit_runs (now) VALUES (:now)", {"now": now})
+    connection.execute("INSERT INTO write_events (now) VALUES (:now)", {"now": now})
     connection.execute("DELETE FROM kept_position")
 
 

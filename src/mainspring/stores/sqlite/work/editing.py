@@ -68,11 +68,11 @@ def edit(
     due = new.at if new.at is not None else now + new.delay
     gate = compute_run_key_lock(row.tenant, new.policy)
     _release_limiters(connection, row, now)
-    connection.execute("DELETE FROM run WHERE id = ?", (new.id,))
-    connection.execute("DELETE FROM waiting WHERE id = ?", (new.id,))
+    connection.execute("DELETE FROM run WHERE id = :id", {"id": new.id})
+    connection.execute("DELETE FROM waiting WHERE id = :id", {"id": new.id})
     connection.execute(
-        "UPDATE body SET task = ?, policy = ?, payload = ? WHERE id = ?",
-        (new.task, encode_policy(new.policy), encode_bytes(new.payload), row.body),
+        "UPDATE body SET task = :task, policy = :policy, payload = :payload WHERE id = :id",
+        {"task": new.task, "policy": encode_policy(new.policy), "payload": encode_bytes(new.payload), "id": row.body},
     )
     holds = row.gate is not None and _find_holder(connection, row.gate) == new.id
     keeps = holds and due <= now and gate == row.gate and not _is_waiting_before(connection, gate, due, new.id)
@@ -84,16 +84,19 @@ def edit(
     elif gate is None or keeps or (_find_holder(connection, gate) is None and not _is_waiting_before(connection, gate)):
         state = "queued" if limits is None else "limited"
         if gate is not None and not keeps:
-            connection.execute("INSERT INTO gate (key, holder) VALUES (?, ?)", (gate, new.id))
+            connection.execute("INSERT INTO gate (key, holder) VALUES (:key, :holder)", {"key": gate, "holder": new.id})
     else:
         state = "blocked"
     _insert_edited(connection, new, row, state, due, gate, limits, now)
     if before.about != new.about:
         set_about(connection, before, new.about)
     if holds and not keeps:
-        connection.execute("INSERT INTO release_key_lock (key, holder, now) VALUES (?, ?, ?)", (row.gate, new.id, now))
-    connection.execute("INSERT INTO admit_runs (now) VALUES (?)", (now,))
-    connection.execute("INSERT INTO write_events (now) VALUES (?)", (now,))
+        connection.execute(
+            "INSERT INTO release_key_lock (key, holder, now) VALUES (:key, :holder, :now)",
+            {"key": row.gate, "holder": new.id, "now": now},
+        )
+    connection.execute("INSERT INTO admit_runs (now) VALUES (:now)", {"now": now})
+    connection.execute("INSERT INTO write_events (now) VALUES (:now)", {"now": now})
     after = _read_view(connection, new.id)
     differs = what_differs(words_of_run(before), words_of_run(after))
     if differs is not None:
@@ -106,12 +109,12 @@ def _release_limiters(connection: apsw.Connection, row: _EditedRun, now: Instant
     if row.state == "queued" and row.limits is not None:
         connection.execute(
             "INSERT INTO release_limiter (kind, number, most, per, pause, ending, now)"
-            " SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', ?"
-            " FROM json_each(?) AS g",
-            (now, row.limits),
+            " SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', :now"
+            " FROM json_each(:limits) AS g",
+            {"now": now, "limits": row.limits},
         )
     if row.waits is not None:
-        connection.execute("INSERT OR IGNORE INTO changed_limiter (number) VALUES (?)", (row.waits,))
+        connection.execute("INSERT OR IGNORE INTO changed_limiter (number) VALUES (:number)", {"number": row.waits})
 
 
 def _find_editable(connection: apsw.Connection, new: NewRun) -> _EditedRun | None:
@@ -133,15 +136,15 @@ def _read_view(connection: apsw.Connection, run: RunId) -> RunView:
 
 
 def _find_holder(connection: apsw.Connection, gate: int) -> str | None:
-    return cast("str | None", connection.execute("SELECT holder FROM gate WHERE key = ?", (gate,)).get)
+    return cast("str | None", connection.execute("SELECT holder FROM gate WHERE key = :key", {"key": gate}).get)
 
 
 def _is_waiting_before(connection: apsw.Connection, gate: int | None, due: Instant = _LATEST, run: str = "") -> bool:
     """Report whether a run in the line of a key lock comes before (due, id)."""
     found = connection.execute(
         "SELECT 1 FROM waiting INDEXED BY waiting_blocked"
-        " WHERE state = 'blocked' AND gate = ? AND (due, id) < (?, ?) LIMIT 1",
-        (gate, due, run),
+        " WHERE state = 'blocked' AND gate = :gate AND (due, id) < (:due, :run) LIMIT 1",
+        {"gate": gate, "due": due, "run": run},
     ).get
     return found is not None
 
@@ -150,8 +153,8 @@ def _find_label_set(connection: apsw.Connection, new: NewRun) -> int:
     requires = encode_label_set(new.policy.requires)
     if requires is None:
         return 0
-    connection.execute("INSERT INTO lane (requires) VALUES (?) ON CONFLICT DO NOTHING", (requires,))
-    return cast("int", connection.execute("SELECT id FROM lane WHERE requires = ?", (requires,)).get)
+    connection.execute("INSERT INTO lane (requires) VALUES (:requires) ON CONFLICT DO NOTHING", {"requires": requires})
+    return cast("int", connection.execute("SELECT id FROM lane WHERE requires = :requires", {"requires": requires}).get)
 
 
 def _insert_edited(
@@ -193,13 +196,14 @@ def _insert_edited(
     eligible = row.queued_at if was_queued and row.queued_at is not None else now
     if state == "after":
         connection.execute(
-            "UPDATE dependent SET start_within = ?, deadline = ? WHERE run_id = ?",
-            (new.start_within, new.deadline, new.id),
+            "UPDATE dependent SET start_within = :start_within, deadline = :deadline WHERE run_id = :run_id",
+            {"start_within": new.start_within, "deadline": new.deadline, "run_id": new.id},
         )
     if state == "limited" and was_queued:
         connection.execute(
-            "INSERT OR REPLACE INTO kept_position (id, rank, queued_at, ready_at) VALUES (?, ?, ?, ?)",
-            (new.id, rank_of(eligible, new.priority), eligible, row.ready_at),
+            "INSERT OR REPLACE INTO kept_position (id, rank, queued_at, ready_at)"
+            " VALUES (:id, :rank, :queued_at, :ready_at)",
+            {"id": new.id, "rank": rank_of(eligible, new.priority), "queued_at": eligible, "ready_at": row.ready_at},
         )
     if state == "queued":
         ready_at = row.ready_at if was_queued else now
@@ -207,8 +211,8 @@ def _insert_edited(
         if not was_queued:
             connection.execute(
                 "INSERT INTO new_event (kind, tenant, run)"
-                " SELECT 'run.queued', ?, ? WHERE EXISTS (SELECT 1 FROM outbox_cursor)",
-                (row.tenant, new.id),
+                " SELECT 'run.queued', :tenant, :run WHERE EXISTS (SELECT 1 FROM outbox_cursor)",
+                {"tenant": row.tenant, "run": new.id},
             )
     table = "run" if state == "queued" else "waiting"
     names = ", ".join(values)
@@ -220,14 +224,15 @@ def set_about(connection: apsw.Connection, run: RunView, about: About | None) ->
     """Set what describes a one-off run, such as its name and tags, in any state."""
     tags = () if run.about is None else run.about.tags
     connection.executemany(
-        "DELETE FROM label WHERE tenant = ? AND label = ? AND id = ?", [(run.tenant, tag, run.id) for tag in tags]
+        "DELETE FROM label WHERE tenant = :tenant AND label = :label AND id = :id",
+        [{"tenant": run.tenant, "label": tag, "id": run.id} for tag in tags],
     )
     connection.executemany(
-        "INSERT INTO label (tenant, label, id) VALUES (?, ?, ?)",
-        [(run.tenant, tag, run.id) for tag in (() if about is None else about.tags)],
+        "INSERT INTO label (tenant, label, id) VALUES (:tenant, :label, :id)",
+        [{"tenant": run.tenant, "label": tag, "id": run.id} for tag in (() if about is None else about.tags)],
     )
     connection.execute(
-        "UPDATE body SET about = ?1 WHERE id = coalesce((SELECT body FROM run WHERE id = ?2),"
-        " (SELECT body FROM waiting WHERE id = ?2), (SELECT body FROM history WHERE id = ?2))",
-        (encode_about(about), run.id),
+        "UPDATE body SET about = :about WHERE id = coalesce((SELECT body FROM run WHERE id = :id),"
+        " (SELECT body FROM waiting WHERE id = :id), (SELECT body FROM history WHERE id = :id))",
+        {"about": encode_about(about), "id": run.id},
     )

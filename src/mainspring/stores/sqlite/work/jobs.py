@@ -104,8 +104,15 @@ def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) 
             _watch_objectives(connection, put.job, before, now)
         if job.idempotency is not None and put.outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
             connection.execute(
-                "INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at) VALUES (?, ?, ?, ?, ?)",
-                (job.tenant, job.idempotency.key, put.job.id, job.idempotency.fingerprint.hex(), now),
+                "INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at)"
+                " VALUES (:tenant, :key, :made, :fingerprint, :at)",
+                {
+                    "tenant": job.tenant,
+                    "key": job.idempotency.key,
+                    "made": put.job.id,
+                    "fingerprint": job.idempotency.fingerprint.hex(),
+                    "at": now,
+                },
             )
         if job.author and put.outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
             differs = None if before is None else what_differs(words_of_job(before), words_of_job(put.job))
@@ -129,8 +136,8 @@ def _answer_repeated_put(connection: apsw.Connection, new: NewJob, now: Instant)
     if new.idempotency is None:
         return None
     found = connection.execute(
-        "SELECT made, fingerprint FROM used_key WHERE tenant = ? AND key = ? AND at > ?",
-        (new.tenant, new.idempotency.key, now - KEYS_KEPT),
+        "SELECT made, fingerprint FROM used_key WHERE tenant = :tenant AND key = :key AND at > :since",
+        {"tenant": new.tenant, "key": new.idempotency.key, "since": now - KEYS_KEPT},
     ).get
     if found is None:
         return None
@@ -170,8 +177,13 @@ def _put_job(
         payload = encode_bytes(new.payload)
         add_version(connection, job, version + 1, new.spec, payload, Author(new.author, why=new.why), now)
     if not ticking:
-        connection.execute("UPDATE job SET state = 'scheduled', updated_at = ? WHERE id = ?", (now, job))
-        connection.execute("UPDATE schedule SET resume_at = NULL, paused_until = NULL WHERE job_id = ?", (job,))
+        connection.execute(
+            "UPDATE job SET state = 'scheduled', updated_at = :updated_at WHERE id = :id",
+            {"updated_at": now, "id": job},
+        )
+        connection.execute(
+            "UPDATE schedule SET resume_at = NULL, paused_until = NULL WHERE job_id = :job_id", {"job_id": job}
+        )
     if not ticking or rescheduled:
         _start_schedule(connection, job, new, now)
     return PutResult(read_jobs(connection, [job])[0], PutOutcome.CHANGED)
@@ -181,29 +193,38 @@ def _watch_objectives(connection: apsw.Connection, job: Job, before: Job | None,
     """Evaluate the objectives of a declared job from now on, if they or its schedule changed."""
     slo = job.spec.slo
     if slo is None:
-        connection.execute("DELETE FROM slo WHERE job_id = ?", (job.id,))
+        connection.execute("DELETE FROM slo WHERE job_id = :job_id", {"job_id": job.id})
     elif before is None or before.spec.slo != slo or before.state not in _TICKING:
         connection.execute(
-            "INSERT INTO slo (job_id, tenant, next_check, state) VALUES (?, ?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
+            "INSERT INTO slo (job_id, tenant, next_check, state)"
+            " VALUES (:job_id, :tenant, :next_check, :state) ON CONFLICT (job_id) DO UPDATE"
             " SET rev = rev + 1, next_check = excluded.next_check, state = excluded.state",
-            (job.id, job.tenant, now, encode(begin(now))),
+            {"job_id": job.id, "tenant": job.tenant, "next_check": now, "state": encode(begin(now))},
         )
     elif before.spec.timing != job.spec.timing:
         connection.execute(
-            "UPDATE slo SET rev = rev + 1, next_check = ?1, state = json_set(state, '$.rescheduled_at', ?1)"
-            " WHERE job_id = ?2",
-            (now, job.id),
+            "UPDATE slo SET rev = rev + 1, next_check = :next_check, state = json_set(state, '$.rescheduled_at',"
+            " :next_check)"
+            " WHERE job_id = :job_id",
+            {"next_check": now, "job_id": job.id},
         )
 
 
 def _create_job(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
     connection.execute(
-        "INSERT INTO job (id, tenant, name, version, state, created_at, updated_at) VALUES (?, ?, ?, 0, ?, ?, ?)",
-        (new.id, new.tenant, new.spec.name, JobState.SCHEDULED.value, now, now),
+        "INSERT INTO job (id, tenant, name, version, state, created_at, updated_at)"
+        " VALUES (:id, :tenant, :name, 0, :state, :created_at, :created_at)",
+        {
+            "id": new.id,
+            "tenant": new.tenant,
+            "name": new.spec.name,
+            "state": JobState.SCHEDULED.value,
+            "created_at": now,
+        },
     )
     connection.execute(
-        "INSERT INTO schedule (job_id, shard, rev) VALUES (?, ?, 0)",
-        (new.id, shard_of(new.id)),
+        "INSERT INTO schedule (job_id, shard, rev) VALUES (:job_id, :shard, 0)",
+        {"job_id": new.id, "shard": shard_of(new.id)},
     )
     author = Author(new.author, why=new.why)
     add_version(connection, new.id, 1, new.spec, encode_bytes(new.payload), author, now)
@@ -214,15 +235,30 @@ def add_version(
 ) -> None:
     """Store a spec and payload as the newest version of a job."""
     connection.execute(
-        "INSERT INTO body (task, policy, payload) VALUES (?, ?, ?)",
-        (spec.task, encode_policy(spec.policy), payload),
+        "INSERT INTO body (task, policy, payload) VALUES (:task, :policy, :payload)",
+        {"task": spec.task, "policy": encode_policy(spec.policy), "payload": payload},
     )
     connection.execute(
-        "INSERT INTO job_version (job_id, version, spec, body, made_by, why, made_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (job, version, encode(spec), connection.last_insert_rowid(), author.name, author.why, now),
+        "INSERT INTO job_version (job_id, version, spec, body, made_by, why, made_at)"
+        " VALUES (:job_id, :version, :spec, :body, :made_by, :why, :made_at)",
+        {
+            "job_id": job,
+            "version": version,
+            "spec": encode(spec),
+            "body": connection.last_insert_rowid(),
+            "made_by": author.name,
+            "why": author.why,
+            "made_at": now,
+        },
     )
-    connection.execute("UPDATE job SET version = ?, updated_at = ? WHERE id = ?", (version, now, job))
-    connection.execute("UPDATE schedule SET rev = rev + 1, delay = ? WHERE job_id = ?", (spec.fixed_delay, job))
+    connection.execute(
+        "UPDATE job SET version = :version, updated_at = :updated_at WHERE id = :id",
+        {"version": version, "updated_at": now, "id": job},
+    )
+    connection.execute(
+        "UPDATE schedule SET rev = rev + 1, delay = :delay WHERE job_id = :job_id",
+        {"delay": spec.fixed_delay, "job_id": job},
+    )
 
 
 def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: Instant) -> None:
@@ -230,21 +266,39 @@ def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: I
     first = next_after(new.spec.schedule, now, job)
     ahead = first is not None and new.spec.looks_ahead
     connection.execute(
-        "UPDATE schedule SET next_fire = ?1, active = ?1 IS NOT NULL, awaits = NULL, rev = rev + 1, tick = ?3,"
-        " calendar_rev = ?4 WHERE job_id = ?2",
-        (now if ahead else first, job, first if ahead else None, count_calendar_changes(connection, new.tenant)),
+        "UPDATE schedule SET next_fire = :next_fire, active = :next_fire IS NOT NULL, awaits = NULL,"
+        " rev = rev + 1, tick = :tick,"
+        " calendar_rev = :calendar_rev WHERE job_id = :job_id",
+        {
+            "next_fire": now if ahead else first,
+            "tick": first if ahead else None,
+            "calendar_rev": count_calendar_changes(connection, new.tenant),
+            "job_id": job,
+        },
     )
     if first is None:
-        connection.execute("UPDATE job SET state = 'finished', updated_at = ? WHERE id = ?", (now, job))
+        connection.execute(
+            "UPDATE job SET state = 'finished', updated_at = :updated_at WHERE id = :id", {"updated_at": now, "id": job}
+        )
 
 
 def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str) -> None:
     """Record the due ticks of a job as dropped, because its schedule ends now."""
     connection.executemany(
         "INSERT INTO ledger (job_id, scheduled_at, decision, reason, job_version, epoch, ticks, last_at,"
-        " target) SELECT ?, ?, 'skipped', ?, ?, epoch, ?, ?, ? FROM shard WHERE id = ? ON CONFLICT DO NOTHING",
+        " target) SELECT :job_id, :scheduled_at, 'skipped', :reason, :job_version, epoch, :ticks, :last_at, :target"
+        " FROM shard WHERE id = :shard ON CONFLICT DO NOTHING",
         [
-            (job.id, tick.scheduled_at, tick.reason, job.version, tick.ticks, tick.last_at, tick.target, job.shard)
+            {
+                "job_id": job.id,
+                "scheduled_at": tick.scheduled_at,
+                "reason": tick.reason,
+                "job_version": job.version,
+                "ticks": tick.ticks,
+                "last_at": tick.last_at,
+                "target": tick.target,
+                "shard": job.shard,
+            }
             for tick in dropped_ticks(job, now, reason)
         ],
     )

@@ -15,6 +15,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Demand
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.sqlite.base import SqliteBase
+from mainspring.stores.sqlite.fetch import fetch_texts
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures
@@ -41,9 +42,9 @@ _TENANTS = (
     "   WHERE r.state = 'queued' AND r.tenant <> 'default' AND r.tenant > there.tenant)"
     " FROM there WHERE there.tenant IS NOT NULL)"
     " SELECT tenant FROM there WHERE tenant IS NOT NULL AND EXISTS (SELECT 1 FROM run r INDEXED BY run_queued"
-    "   WHERE r.state = 'queued' AND r.tenant <> 'default' AND r.tenant = there.tenant AND r.queue = ?1)"
+    "   WHERE r.state = 'queued' AND r.tenant <> 'default' AND r.tenant = there.tenant AND r.queue = :queue)"
     " UNION ALL SELECT 'default' WHERE EXISTS (SELECT 1 FROM run r INDEXED BY run_turn"
-    "   WHERE r.state = 'queued' AND r.tenant = 'default' AND r.queue = ?1)"
+    "   WHERE r.state = 'queued' AND r.tenant = 'default' AND r.queue = :queue)"
 )
 _BUSY = (
     "SELECT count(*) FROM session CROSS JOIN run r INDEXED BY run_held"
@@ -69,16 +70,17 @@ class SqliteQueues(SqliteBase):
             if policy.fair:
                 connection.execute(_INDEX)
             connection.execute(
-                "INSERT INTO queue_policy (queue, policy, closely, retries, per) VALUES (?, ?, ?, ?, ?)"
+                "INSERT INTO queue_policy (queue, policy, closely, retries, per)"
+                " VALUES (:queue, :policy, :closely, :retries, :per)"
                 " ON CONFLICT DO UPDATE SET policy = excluded.policy, closely = excluded.closely OR weighted OR pooled,"
                 " retries = excluded.retries, per = excluded.per",
-                (
-                    queue,
-                    encode(policy),
-                    int(policy.looks_closely),
-                    None if budget is None else budget.most,
-                    None if budget is None else budget.per,
-                ),
+                {
+                    "queue": queue,
+                    "policy": encode(policy),
+                    "closely": int(policy.looks_closely),
+                    "retries": None if budget is None else budget.most,
+                    "per": None if budget is None else budget.per,
+                },
             )
             differs = what_differs(before.words(), policy.words())
             if differs is not None:
@@ -102,9 +104,9 @@ class SqliteQueues(SqliteBase):
     async def _mark(self, column: str, queues: Iterable[str]) -> None:
         def mark(connection: apsw.Connection, now: Instant) -> None:
             connection.executemany(
-                f"INSERT INTO queue_policy (queue, policy, closely, {column}) VALUES (?, '{{}}', 1, 1)"  # noqa: S608
+                f"INSERT INTO queue_policy (queue, policy, closely, {column}) VALUES (:queue, '{{}}', 1, 1)"  # noqa: S608
                 f" ON CONFLICT DO UPDATE SET closely = 1, {column} = 1",
-                [(queue,) for queue in sorted(queues)],
+                [{"queue": queue} for queue in sorted(queues)],
             )
 
         await self._write(mark)
@@ -137,16 +139,16 @@ class SqliteQueues(SqliteBase):
         def claim(connection: apsw.Connection, now: Instant) -> tuple[str, set[str]]:
             bounded: set[str] = set()
             found = connection.execute(
-                "SELECT coalesce(lanes, '[0]') FROM session WHERE id = ? AND dead = 0 AND draining = 0"
-                " AND lease_until > ?",
-                (session, now),
+                "SELECT coalesce(lanes, '[0]') FROM session WHERE id = :id AND dead = 0 AND draining = 0"
+                " AND lease_until > :now",
+                {"id": session, "now": now},
             ).get
             connection.execute("DELETE FROM chosen")
             if found is not None:
-                lanes = msgspec.json.decode(cast("str", found), type=list[int])
+                label_sets = msgspec.json.decode(cast("str", found), type=list[int])
                 room = _read_room(connection)
                 for demand in demands:
-                    if _QueueChoice(connection, demand, lanes, now, room).choose():
+                    if _QueueChoice(connection, demand, label_sets, now, room).choose():
                         bounded.add(demand.queue)
             [answer] = call_procedures(connection, [ProcedureCall("claim", batch, session, number)], now)
             connection.execute("DELETE FROM chosen")
@@ -159,29 +161,31 @@ class _QueueChoice:
     """Chooses the next runs of one queue and writes them to ``chosen``."""
 
     def __init__(
-        self, connection: apsw.Connection, demand: Demand, lanes: Sequence[int], now: Instant, room: dict[str, int]
+        self, connection: apsw.Connection, demand: Demand, label_sets: Sequence[int], now: Instant, room: dict[str, int]
     ) -> None:
         self._connection = connection
         self._demand = demand
-        self._lanes = lanes
+        self._label_sets = label_sets
         self._now = now
         self._room = room
         found = connection.execute(
-            "SELECT policy, weighted, clock FROM queue_policy WHERE queue = ?", (demand.queue,)
+            "SELECT policy, weighted, clock FROM queue_policy WHERE queue = :queue", {"queue": demand.queue}
         ).fetchone()
         policy, weighted, self._clock = cast("tuple[str | None, int, int]", found or (None, 0, 0))
         self._policy = _decode_policy(policy)
         self._weight = _WEIGHT if weighted else "1"
-        self._paused = self._texts(
-            "SELECT tenant FROM pause WHERE queue IN ('', ?) AND (until IS NULL OR until > ?)", demand.queue, now
+        self._paused = fetch_texts(
+            connection,
+            "SELECT tenant FROM pause WHERE queue IN ('', :queue) AND (until IS NULL OR until > :now)",
+            {"queue": demand.queue, "now": now},
         )
 
     def choose(self) -> bool:
         """Choose the runs; return whether the queue has a concurrency limit."""
         most, bound = self._demand.limit, self._policy.concurrency
         if bound is not None:
-            statement = f"{_BUSY} WHERE r.queue = ?"
-            busy = cast("int", self._connection.execute(statement, (self._demand.queue,)).get)
+            statement = f"{_BUSY} WHERE r.queue = :queue"
+            busy = cast("int", self._connection.execute(statement, {"queue": self._demand.queue}).get)
             most = min(most, bound - busy - len(self._read_chosen()))
         if most > 0 and "" not in self._paused:
             self._choose(most)
@@ -190,9 +194,9 @@ class _QueueChoice:
     def _choose(self, most: int) -> None:
         demand, policy = self._demand, self._policy
         limit = demand.limit
-        own = [lane for lane in self._lanes if lane < 0]
+        own = [label_set for label_set in self._label_sets if label_set < 0]
         if not policy.fair:
-            self._store_chosen(self._choose_runs(limit, most, None, self._lanes))
+            self._store_chosen(self._choose_runs(limit, most, None, self._label_sets))
             return
         if own:
             # Runs for this worker alone do not take part in fair turns.
@@ -202,38 +206,46 @@ class _QueueChoice:
         tags = dict(
             cast(
                 "Iterable[tuple[str, int]]",
-                self._connection.execute("SELECT tenant, tag FROM queue_turn WHERE queue = ?", (demand.queue,)),
+                self._connection.execute(
+                    "SELECT tenant, tag FROM queue_turn WHERE queue = :queue", {"queue": demand.queue}
+                ),
             )
         )
-        tenants = set(self._texts(_TENANTS, demand.queue)) - set(self._paused)
+        tenants = set(fetch_texts(self._connection, _TENANTS, {"queue": demand.queue})) - set(self._paused)
         if demand.tenant is not None:
             tenants &= {demand.tenant}
         turns = TurnOrder(self._clock, tags, policy.shares, tenants)
-        self._store_chosen(self._choose_runs(limit, most, turns, [lane for lane in self._lanes if lane >= 0]))
-        self._connection.execute("UPDATE queue_policy SET clock = ? WHERE queue = ?", (turns.clock, demand.queue))
-        self._connection.execute("DELETE FROM queue_turn WHERE queue = ?", (demand.queue,))
+        self._store_chosen(
+            self._choose_runs(limit, most, turns, [label_set for label_set in self._label_sets if label_set >= 0])
+        )
+        self._connection.execute(
+            "UPDATE queue_policy SET clock = :clock WHERE queue = :queue", {"clock": turns.clock, "queue": demand.queue}
+        )
+        self._connection.execute("DELETE FROM queue_turn WHERE queue = :queue", {"queue": demand.queue})
         self._connection.executemany(
-            "INSERT INTO queue_turn (queue, tenant, tag) VALUES (?, ?, ?)",
-            [(demand.queue, tenant, tag) for tenant, tag in turns.kept().items()],
+            "INSERT INTO queue_turn (queue, tenant, tag) VALUES (:queue, :tenant, :tag)",
+            [{"queue": demand.queue, "tenant": tenant, "tag": tag} for tenant, tag in turns.kept().items()],
         )
 
-    def _choose_runs(self, limit: int, most: int, turns: TurnOrder | None, lanes: Sequence[int]) -> list[Candidate]:
+    def _choose_runs(
+        self, limit: int, most: int, turns: TurnOrder | None, label_sets: Sequence[int]
+    ) -> list[Candidate]:
         return made(
             choose(limit, self._demand.slots, most, turns, self._room),
             lambda wanted: {
-                group: self._read_best(group, count, lanes, wanted) for group, count in wanted.most.items()
+                group: self._read_best(group, count, label_sets, wanted) for group, count in wanted.most.items()
             },
         )
 
-    def _read_best(self, group: str, count: int, lanes: Sequence[int], wanted: SlotRequest) -> list[Candidate]:
+    def _read_best(self, group: str, count: int, label_sets: Sequence[int], wanted: SlotRequest) -> list[Candidate]:
         tenant = group or self._demand.tenant
         if tenant is None:
-            index, only = "run_ready", ""
+            index, condition = "run_ready", ""
         elif tenant != DEFAULT_TENANT:
-            index, only = "run_queued", "AND r.tenant = :tenant AND r.tenant <> 'default'"
+            index, condition = "run_queued", "AND r.tenant = :tenant AND r.tenant <> 'default'"
         else:
-            index, only = ("run_turn" if group else "run_ready"), "AND r.tenant = 'default'"
-        statement = _READY.format(weight=self._weight, index=index, tenant=only)
+            index, condition = ("run_turn" if group else "run_ready"), "AND r.tenant = 'default'"
+        statement = _READY.format(weight=self._weight, index=index, tenant=condition)
         values: dict[str, str | int | None] = {
             "queue": self._demand.queue,
             "now": self._now,
@@ -242,40 +254,42 @@ class _QueueChoice:
             "most": count,
             "priority": self._demand.priority,
         }
-        if ":tenant" in only:
+        if ":tenant" in condition:
             values["tenant"] = tenant
         found = [
-            Candidate(RunId(cast("str", run)), cast("str", whose), cast("int", rank), cast("int", weight))
-            for lane in lanes
-            for run, whose, rank, weight in self._connection.execute(statement, values | {"lane": lane})
+            Candidate(RunId(cast("str", run)), cast("str", owner), cast("int", rank), cast("int", weight))
+            for label_set in label_sets
+            for run, owner, rank, weight in self._connection.execute(statement, values | {"lane": label_set})
         ]
         return sorted(found, key=lambda candidate: (candidate.rank, candidate.id))[:count]
 
     def _read_chosen(self) -> list[str]:
-        return self._texts("SELECT id FROM chosen WHERE queue = ?", self._demand.queue)
+        statement = "SELECT id FROM chosen WHERE queue = :queue"
+        return fetch_texts(self._connection, statement, {"queue": self._demand.queue})
 
     def _store_chosen(self, chosen: list[Candidate]) -> list[Candidate]:
         self._connection.executemany(
-            "INSERT INTO chosen (queue, id) VALUES (?, ?)", [(self._demand.queue, item.id) for item in chosen]
+            "INSERT INTO chosen (queue, id) VALUES (:queue, :id)",
+            [{"queue": self._demand.queue, "id": item.id} for item in chosen],
         )
         return chosen
-
-    def _texts(self, statement: str, *values: str | int) -> list[str]:
-        return [cast("str", text) for (text,) in self._connection.execute(statement, values)]
 
 
 def _read_room(connection: apsw.Connection) -> dict[str, int]:
     """Return how many more runs each tenant with a quota may run at once."""
     room: dict[str, int] = {}
     for tenant, most in connection.execute("SELECT name, running FROM tenant WHERE running IS NOT NULL"):
-        busy = cast("int", connection.execute(f"{_BUSY} WHERE r.tenant = ?", (tenant,)).get)
+        busy = cast("int", connection.execute(f"{_BUSY} WHERE r.tenant = :tenant", {"tenant": tenant}).get)
         room[cast("str", tenant)] = cast("int", most) - busy
     return room
 
 
 def _read_policy(connection: apsw.Connection, queue: str) -> QueuePolicy:
     return _decode_policy(
-        cast("str | None", connection.execute("SELECT policy FROM queue_policy WHERE queue = ?", (queue,)).get)
+        cast(
+            "str | None",
+            connection.execute("SELECT policy FROM queue_policy WHERE queue = :queue", {"queue": queue}).get,
+        )
     )
 
 

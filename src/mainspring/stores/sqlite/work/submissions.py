@@ -33,12 +33,13 @@ class SqliteSubmissions(SqliteQueues):
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
         def look(connection: apsw.Connection, now: Instant) -> set[str]:
             found = connection.execute(
-                "SELECT u.key FROM json_each(?) AS i CROSS JOIN used_key u ON u.tenant = ? AND u.key = i.value"
-                " WHERE u.at > ? AND (EXISTS (SELECT 1 FROM run r WHERE r.id = u.made)"
+                "SELECT u.key FROM json_each(:keys) AS i"
+                " CROSS JOIN used_key u ON u.tenant = :tenant AND u.key = i.value"
+                " WHERE u.at > :since AND (EXISTS (SELECT 1 FROM run r WHERE r.id = u.made)"
                 " OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = u.made)"
                 " OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.made)"
                 " OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made))",
-                (encode(list(keys)), tenant, now - KEYS_KEPT),
+                {"keys": encode(list(keys)), "tenant": tenant, "since": now - KEYS_KEPT},
             )
             return {str(key) for (key,) in found}
 
