@@ -8,6 +8,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Duration, parse_duration
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
+from mainspring.core.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
@@ -78,7 +79,7 @@ class RunHandle(Generic[T]):
         """Wait until the run has ended with any outcome. Raises ``TimeoutError`` if it takes longer."""
         backend = await self._app.backend()
         until = backend.clock.monotonic() + parse_duration(timeout, "timeout")
-        pause = _FIRST_LOOK
+        backoff = Backoff(_FIRST_LOOK, _LONGEST_LOOK)
         while True:
             view = await self.view()
             if view.state.ended:
@@ -86,8 +87,7 @@ class RunHandle(Generic[T]):
             left = until - backend.clock.monotonic()
             if left <= 0:
                 raise TimeoutError(f"run {self.id} is still {view.state.value}")
-            await backend.clock.sleep(min(pause, left))
-            pause = min(pause * 2, _LONGEST_LOOK)
+            await backend.clock.sleep(min(backoff.next(), left))
 
     async def result(self, timeout: Duration = "1h") -> T:
         """Wait for the run and return its result.

@@ -9,8 +9,9 @@ from mainspring.cli.client.target import Client, read
 from mainspring.cli.output import Output, took
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.runs.run import ENDED
+from mainspring.core.runtime.backoff import Backoff
 
-_SOON = 50 * MILLISECOND
+_FIRST_PAUSE = 50 * MILLISECOND
 _ENDED = {state.value for state in ENDED}
 
 
@@ -18,15 +19,14 @@ async def wait_for(api: Client, out: Output, run: str) -> None:
     """Wait until the run has ended, print its result, and exit with a failure code unless it succeeded."""
     from mainspring.cli.tables.runs import Shown
 
-    pause = _SOON
+    backoff = Backoff(_FIRST_PAUSE, SECOND)
     try:
         while True:
             answer = await api.ask("GET", f"/v1/runs/{run}")
             found = read(answer, Shown)
             if found.status in _ENDED:
                 break
-            await api.clock.sleep(pause)
-            pause = min(pause * 2, SECOND)
+            await api.clock.sleep(backoff.next())
     except asyncio.CancelledError:
         # Ctrl-C ends only the waiting, not the run.
         out.note(f"run {run} goes on")

@@ -9,10 +9,11 @@ from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeup
+from mainspring.core.runtime.backoff import Backoff
 from mainspring.core.runtime.log import get_logger
 
-_FIRST_BACK_OFF: Micros = 50 * MILLISECOND
-_LONGEST_BACK_OFF: Micros = 2 * SECOND
+_FIRST_PAUSE: Micros = 50 * MILLISECOND
+_LONGEST_PAUSE: Micros = 2 * SECOND
 
 
 class Service(Protocol):
@@ -36,7 +37,7 @@ class TickingService(ABC):
         self.log = get_logger(f"mainspring.{name}")
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
-        self._back_off = 0
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
 
     @abstractmethod
     async def tick(self) -> Micros:
@@ -82,12 +83,12 @@ class TickingService(ABC):
         try:
             wait = await self.tick()
         except StoreUnavailable as error:
-            self._back_off = min(max(self._back_off * 2, _FIRST_BACK_OFF), _LONGEST_BACK_OFF)
-            self.log.warning("store unavailable", error=str(error), again_in_ms=self._back_off // MILLISECOND)
-            return self._back_off
+            pause = self._backoff.next()
+            self.log.warning("store unavailable", error=str(error), again_in_ms=pause // MILLISECOND)
+            return pause
         except Exception:
-            self._back_off = min(max(self._back_off * 2, _FIRST_BACK_OFF), _LONGEST_BACK_OFF)
-            self.log.exception("step failed", again_in_ms=self._back_off // MILLISECOND)
-            return self._back_off
-        self._back_off = 0
+            pause = self._backoff.next()
+            self.log.exception("step failed", again_in_ms=pause // MILLISECOND)
+            return pause
+        self._backoff.reset()
         return wait

@@ -16,6 +16,7 @@ from mainspring.core.model.workflows.dependencies import parents_first
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
+from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.batcher import Batcher
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.scheduler.loader import HORIZON
@@ -254,15 +255,15 @@ class Jobs:
 
     async def _again_and_again(self, ask: Callable[[], Awaitable[T]]) -> T:
         give_up_at = self._clock.monotonic() + _PATIENCE
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 return await ask()
             except StoreUnavailable:
+                pause = backoff.next()
                 if self._clock.monotonic() + pause > give_up_at:
                     raise
-            await self._clock.sleep(round(pause * (0.5 + self._random.random() / 2)))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await self._clock.sleep(jitter(pause, self._random))
 
 
 def _parts(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:

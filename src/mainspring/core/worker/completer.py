@@ -12,6 +12,7 @@ from mainspring.core.model.runs.completion import Completion, CompletionAnswer, 
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
+from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.store import PartialCompletion, Workforce
@@ -21,8 +22,8 @@ from mainspring.core.worker.settings import WorkerSettings
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
-_FIRST_BACK_OFF: Micros = 50 * MILLISECOND
-_LONGEST_BACK_OFF: Micros = 2 * SECOND
+_FIRST_PAUSE: Micros = 50 * MILLISECOND
+_LONGEST_PAUSE: Micros = 2 * SECOND
 
 _log = get_logger("mainspring.completer")
 
@@ -146,11 +147,11 @@ class Completer:
             self._failing.pop(id(batch), None)
 
     async def _try_until_heard(self, batch: list[tuple[Attempt, Completion]], blamed: bool) -> None:
-        back_off = _FIRST_BACK_OFF
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             if not batch:
                 return
-            sent = list(batch)
+            sent, pause = list(batch), backoff.next()
             sent_at = self._clock.monotonic()
             try:
                 async with asyncio.timeout(self._timeout):
@@ -172,10 +173,10 @@ class Completer:
                 if isinstance(error, PartialCompletion):
                     batch[:] = self._heard_of_some(sent, error.answers)
                 _log.warning(
-                    "cannot report outcomes", runs=len(batch), error=str(error), again_in_ms=back_off // MILLISECOND
+                    "cannot report outcomes", runs=len(batch), error=str(error), again_in_ms=pause // MILLISECOND
                 )
             except Exception:
-                _log.exception("cannot report outcomes", runs=len(batch), again_in_ms=back_off // MILLISECOND)
+                _log.exception("cannot report outcomes", runs=len(batch), again_in_ms=pause // MILLISECOND)
             else:
                 if self._metrics is not None:
                     self._metrics.called("complete", self._clock.monotonic() - sent_at, len(sent))
@@ -184,8 +185,7 @@ class Completer:
             if id(batch) not in self._failing:
                 self._failing[id(batch)] = self._clock.monotonic()
                 self._pump()
-            await self._clock.sleep(round(back_off * (0.5 + self._jitter.random() / 2)))
-            back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+            await self._clock.sleep(jitter(pause, self._jitter))
 
     def _heard_of_some(
         self, batch: list[tuple[Attempt, Completion]], answers: Sequence[CompletionAnswer | None]

@@ -27,6 +27,7 @@ from mainspring.core.model.runs.run import ALONE_AFTER, UNKNOWN_TASK_DELAY, Held
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import WorkerStore
 from mainspring.core.ports.wakeups import CANCELS, Wakeups, queue_topic
+from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.log_lines import shows_output
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
 _MEMORY_CHECK: Micros = 5 * SECOND
-_FIRST_BACK_OFF: Micros = 100 * MILLISECOND
-_LONGEST_BACK_OFF: Micros = 2 * SECOND
+_FIRST_PAUSE: Micros = 100 * MILLISECOND
+_LONGEST_PAUSE: Micros = 2 * SECOND
 _GLANCE: Micros = 50 * MILLISECOND
 #: The time limits of shutting down after the grace period: stop attempts, report outcomes, close the session.
 _STOPPING: Micros = SECOND
@@ -430,14 +431,14 @@ class Worker:
     async def _reopen(self) -> None:
         # The old attempts should end before the same runs can be claimed again.
         await self._wait_until(lambda: not self._running, 2 * self.settings.kill_grace)
-        back_off = _FIRST_BACK_OFF
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while self.holding is None:
             try:
                 await self._open_session()
             except Exception as error:
-                self._log.warning("no session", error=repr(error), again_in_ms=back_off // MILLISECOND)
-                await self._clock.sleep(round(back_off * (0.5 + self.jitter.random() / 2)))
-                back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+                pause = backoff.next()
+                self._log.warning("cannot open a session", error=repr(error), again_in_ms=pause // MILLISECOND)
+                await self._clock.sleep(jitter(pause, self.jitter))
         self._completer.start_counting_anew()
         self._reporter.start_counting_anew()
         self._reopening = None

@@ -16,6 +16,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import MOST_LOG_PIECES, LogLine
 from mainspring.core.ports.storage.run_logs import LogSource
 from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.backoff import Backoff
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Retention
 
@@ -67,7 +68,7 @@ class LogKeeper(TickingService):
         self._retention = retention
         self._is_loaded = is_loaded
         self._after: RunId | None = None
-        self._retry_delay: Micros = 0
+        self._backoff = Backoff(_INTERVAL, _MAX_RETRY_DELAY)
         self._trouble = ""
         self._oldest: Instant | None = None
         self._dropped = 0
@@ -113,7 +114,8 @@ class LogKeeper(TickingService):
             return self._handle_unavailable(str(error))
         if self._trouble:
             self.log.info("run log store available again", store=self._logs.blobs.shown)
-        self._trouble, self._retry_delay = "", 0
+        self._trouble = ""
+        self._backoff.reset()
         deletes_more = await self._delete_expired()
         if not more and not deletes_more:
             return _INTERVAL
@@ -125,11 +127,10 @@ class LogKeeper(TickingService):
         return _PAUSE_FACTOR_IF_BEHIND if self.waiting > _FAR_BEHIND else _PAUSE_FACTOR
 
     def _handle_unavailable(self, why: str) -> Micros:
-        self._retry_delay = min(max(self._retry_delay * 2, _INTERVAL), _MAX_RETRY_DELAY)
         if why != self._trouble:
             self._trouble = why
             self.log.warning("run log store unavailable, logs stay in the store", error=why)
-        return self._retry_delay
+        return self._backoff.next()
 
     async def _move_some(self) -> bool:
         """Move some logs of ended runs. Returns whether there may be more."""

@@ -10,6 +10,7 @@ import msgspec
 from mainspring.core.model.base.errors import Conflict, Denied, Invalid, MainspringError, NotFound, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.backoff import Backoff
 from mainspring.core.runtime.tracing.current import current_traceparent
 from mainspring.http.problems import Problem
 
@@ -93,9 +94,9 @@ class ApiClient:
         if traceparent := current_traceparent():
             headers["traceparent"] = traceparent
         give_up_at = self.clock.monotonic() + self._patience
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
-            wait = pause
+            wait = pause = backoff.next()
             try:
                 answer = await self._http.request(
                     method, path, content=content, params=_build_query(query), headers=headers
@@ -115,7 +116,6 @@ class ApiClient:
                 if not again or self.clock.monotonic() + wait > give_up_at:
                     raise _build_error(answer)
             await self.clock.sleep(round(wait * (1 + self._random.random() / 4)))
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 def _check_key(key: str) -> str:

@@ -12,14 +12,15 @@ from mainspring.core.model.runs.completion import Completion
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, Reports
 from mainspring.core.ports.wakeups import Wakeup
+from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, current
 from mainspring.core.worker.settings import WorkerSettings
 
 EVERY: Micros = 250 * MILLISECOND
-_FIRST_BACK_OFF: Micros = 50 * MILLISECOND
-_LONGEST_BACK_OFF: Micros = 2 * SECOND
+_FIRST_PAUSE: Micros = 50 * MILLISECOND
+_LONGEST_PAUSE: Micros = 2 * SECOND
 #: One flush takes about this much text.
 _LARGEST = 2 * 1024 * 1024
 
@@ -205,23 +206,23 @@ class Reporter:
         If the store rejects a report by its fence, another worker has the run by now; the answer to the outcome will
         say so.
         """
-        back_off = _FIRST_BACK_OFF
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
             while True:
+                pause = backoff.next()
                 try:
                     async with asyncio.timeout(self._timeout):
                         await send()
                         return
                 except (StoreUnavailable, TimeoutError) as error:
-                    _log.warning("cannot report", error=str(error), again_in_ms=back_off // MILLISECOND)
+                    _log.warning("cannot report", error=str(error), again_in_ms=pause // MILLISECOND)
                 except Exception:
                     # The store would reject them again. The reports are lost; the outcome is not.
                     _log.exception("reports were refused")
                     return
                 if self.failing_since is None:
                     self.failing_since = self._clock.monotonic()
-                await self._clock.sleep(round(back_off * (0.5 + self._jitter.random() / 2)))
-                back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+                await self._clock.sleep(jitter(pause, self._jitter))
         finally:
             self.failing_since = None
 
