@@ -11,7 +11,7 @@ class PostgresHead:
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
         self._connection = connection
         self._oldest = (
-            f"SELECT id FROM {schema}.run WHERE lane = 0 AND state = 3 "
+            f"SELECT id FROM {schema}.run WHERE claim_group = 0 AND state = 3 "
             f"AND queue = (SELECT n.id FROM {schema}.name n WHERE n.kind = 3 AND n.name = $1) "
             "ORDER BY rank, id LIMIT 1"
         )

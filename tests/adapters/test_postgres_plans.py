@@ -1,4 +1,4 @@
-"""Query plans on PostgreSQL: hot statements and lists use their indexes, whatever the statistics say."""
+"""Query plans on PostgreSQL: hot statements and lists use their indexes, with any statistics."""
 
 import re
 from collections.abc import AsyncIterator, Mapping

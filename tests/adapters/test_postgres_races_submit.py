@@ -85,7 +85,7 @@ async def test_two_submits_of_one_id_make_one_run(races: Races) -> None:
 
 
 async def test_a_repeated_run_of_an_earlier_day_is_recognized_beside_a_new_one(races: Races) -> None:
-    """The partition of a body depends on its run alone, whatever day the other runs of its batch have."""
+    """The partition of a body depends on its run alone, not on the days of the other runs of its batch."""
     now = await races.store.now()
     yesterday = IdMaker(random.Random(1)).run(now - DAY, 0)
     run = a_run(id=yesterday, delay=7 * DAY)

@@ -1,4 +1,4 @@
-"""Row-level security: the role that reads for users sees the rows of one tenant, whatever the query."""
+"""Row-level security: the role that reads for users sees the rows of one tenant, with any query."""
 
 import asyncio
 import random

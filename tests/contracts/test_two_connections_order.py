@@ -1,4 +1,4 @@
-"""Locks of PostgreSQL are taken in one order, whatever the order of a batch, so that two batches never deadlock.
+"""Locks of PostgreSQL are taken in one order, independent of the order of a batch, so that two batches never deadlock.
 
 A second connection holds one of two rows. A call that needs both waits for it. If it waits for the first row in order,
 it must not hold the second one yet; if it waits for the second, it must hold the first one already.

@@ -151,7 +151,7 @@ class ServerSet:
             open_ones = [number for number in todo if number not in answers or missing(answers[number])]
             if not open_ones:
                 break
-            # The map may have been outdated. What is missing by the newest map does not exist.
+            # The map may have been outdated. An item that the newest map does not find does not exist.
             await self.read_map()
             todo = [
                 number

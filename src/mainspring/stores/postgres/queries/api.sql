@@ -9,12 +9,12 @@ FROM mainspring.run r WHERE r.id = :run AND r.state = :QUEUED
 SELECT used, times, open_until FROM mainspring.limiter WHERE number = :number
 
 -- name: runs_inside_limiter
--- Some of those inside of a key_lock: what is live and has it among its limits.
+-- Some of the live runs that count against a limiter.
 SELECT r.id FROM mainspring.run r
 WHERE r.limits IS NOT NULL AND EXISTS (SELECT FROM mainspring.unpack_limits(r.limits) AS g WHERE g.number = :number) ORDER BY r.id LIMIT :limit
 
 -- name: list_jobs
--- Newest first, in id order, of one tenant or of all.
+-- Newest first, in id order, of one tenant.
 SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec, s.resume_at, s.paused_until,
        s.pause_why, s.tick, s.calendar_rev
 FROM (
@@ -52,7 +52,7 @@ SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.
 FROM mainspring.session s WHERE s.id = :session
 
 -- name: pauses
--- Of one tenant, or of all; those of every tenant are among them.
+-- The pauses of one tenant or of all. Pauses of every tenant are always included.
 SELECT tenant, queue, since, author, why, until FROM mainspring.pause
 WHERE (:tenant::int IS NULL OR tenant IN (0, :tenant)) AND (until IS NULL OR until > mainspring.now_us())
 
@@ -64,7 +64,7 @@ SELECT at / :step::bigint * :step::bigint AS at, queue, sum(succeeded)::bigint A
 FROM mainspring.minute WHERE at >= :since AND at < :until AND (:tenant::int IS NULL OR tenant = :tenant) GROUP BY 1, queue
 
 -- name: loads
--- Of all together, in one row a minute.
+-- One row a minute, over all tenants.
 SELECT at, queued, running, lag FROM mainspring.load
 WHERE at >= :since AND at < :until AND tenant = -1 ORDER BY at
 
@@ -98,14 +98,14 @@ UNION ALL SELECT position, at, attempt, text FROM mainspring.log_kept
 WHERE run_id = :run AND position > :after AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY position LIMIT :limit
 
 -- name: log_before
--- The last come first.
+-- The last lines first.
 SELECT position, at, attempt, text FROM mainspring.log
 WHERE run_id = :run AND position < :before AND (:tenant::int IS NULL OR tenant = :tenant)
 UNION ALL SELECT position, at, attempt, text FROM mainspring.log_kept
 WHERE run_id = :run AND position < :before AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY position DESC LIMIT :limit
 
 -- name: logs_after
--- Of each run after a position of its own; of whatever tenant: whoever asks has been let in to each.
+-- Each run has a position of its own. The caller has checked access to the runs, so no tenant is compared.
 SELECT p.run_id, l.position, l.at, l.attempt, l.text
 FROM unnest(:runs::uuid[], :positions::bigint[]) AS p(run_id, after), LATERAL (
     SELECT position, at, attempt, text FROM mainspring.log
@@ -113,24 +113,24 @@ FROM unnest(:runs::uuid[], :positions::bigint[]) AS p(run_id, after), LATERAL (
 ) AS l ORDER BY p.run_id, l.position
 
 -- name: running_attempts
--- Only these are heard; none of them ends before its report is kept.
+-- The attempt of a locked run cannot end before its report is stored.
 SELECT id, fence, attempt, tenant FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NOT NULL ORDER BY id FOR KEY SHARE
 
 -- name: report_progress
--- One report a run.
+-- One report per run.
 INSERT INTO mainspring.progress (run_id, at, done, total, note, tenant)
 SELECT i.id, mainspring.now_us(), i.done, i.total, i.note, i.tenant
 FROM unnest(:runs::uuid[], :done::float8[], :totals::float8[], :notes::text[], :tenants::int[]) AS i(id, done, total, note, tenant) ORDER BY i.id
 ON CONFLICT (run_id) DO UPDATE SET at = excluded.at, done = excluded.done, total = excluded.total, note = excluded.note
 
 -- name: save_checkpoints
--- One a run.
+-- One checkpoint per run.
 INSERT INTO mainspring.checkpoint (run_id, tenant, state)
 SELECT i.id, i.tenant, i.state FROM unnest(:runs::uuid[], :tenants::int[], :states::bytea[]) AS i(id, tenant, state) ORDER BY i.id
 ON CONFLICT (run_id) DO UPDATE SET state = excluded.state
 
 -- name: logged_runs
--- From one run to the next, however many lines they have.
+-- Steps from one run to the next, however many lines they have.
 WITH RECURSIVE having_lines AS (
     (SELECT run_id FROM mainspring.log WHERE run_id > :after::uuid ORDER BY run_id LIMIT 1)
     UNION ALL
@@ -144,7 +144,7 @@ SELECT run_id FROM having_lines LIMIT :limit
 DELETE FROM mainspring.log WHERE run_id = ANY (:runs::uuid[])
 
 -- name: log_sizes
--- Of each run, also of one that has printed nothing. Of its tenant: what it may print in a day, and has printed today.
+-- The log size of each run, also without lines; and of its tenant, the daily quota and the bytes of today.
 SELECT s.*, (convert_from(t.quotas, 'UTF8')::jsonb ->> 'log_bytes_per_day')::bigint AS most, (
     SELECT coalesce(sum(d.bytes), 0)::bigint FROM mainspring.log_day d
     WHERE d.tenant = s.tenant AND d.day = mainspring.now_us() / :DAY
@@ -158,7 +158,7 @@ FROM (
 ) AS s LEFT JOIN mainspring.tenant t ON t.number = s.tenant
 
 -- name: count_log_bytes
--- In one of several rows, by the connection.
+-- Each tenant has several rows a day, chosen by connection, so that concurrent reports do not wait for each other.
 INSERT INTO mainspring.log_day (tenant, day, slot, bytes)
 SELECT i.tenant, mainspring.now_us() / :DAY, pg_backend_pid() % 16, i.bytes
 FROM unnest(:tenants::int[], :bytes::bigint[]) AS i(tenant, bytes) ORDER BY i.tenant
@@ -182,11 +182,11 @@ RETURNING created_at
 SELECT quotas, created_at FROM mainspring.tenant WHERE number = :number
 
 -- name: lock_tenants
--- Whoever claims has looked at this table, and holds it until it commits: now nobody does.
+-- A claim reads this table and keeps its lock until it commits. With this lock, no claim is under way.
 LOCK TABLE mainspring.tenant IN ACCESS EXCLUSIVE MODE
 
 -- name: tenant_classes
--- Tenants whose runs are kept otherwise than the standard says.
+-- Tenants with a retention class of their own.
 SELECT n.name, t.class FROM mainspring.name n
 JOIN (SELECT number, convert_from(quotas, 'UTF8')::jsonb ->> 'retention' AS class FROM mainspring.tenant) AS t ON t.number = n.id
 WHERE t.class IS NOT NULL
@@ -239,7 +239,7 @@ UPDATE mainspring.dead_letter SET state = :DEAD_LETTER_OPEN WHERE run_id = ANY (
 DELETE FROM mainspring.history WHERE id = ANY (:runs::uuid[]) RETURNING id, tenant, body_bucket, body_id IS NULL AS own_body
 
 -- name: purge_bodies
--- One that was moved or edited lies in two places: where it was handed in, within the days ahead of its making, as well.
+-- The body of a run that was moved or edited has a second row, in the bucket of a day within `days_ahead` of its creation.
 WITH gone AS (
     SELECT i.id, b.bucket FROM unnest(:runs::uuid[], :buckets::int[], :days::int[]) AS i(id, bucket, day), LATERAL (
         SELECT i.bucket UNION SELECT :KEPT_BUCKET UNION SELECT generate_series(i.day, i.day + :days_ahead::int)
@@ -273,7 +273,7 @@ WITH attempts AS (
 DELETE FROM mainspring.dead_letter WHERE run_id = ANY (:runs::uuid[])
 
 -- name: purge_jobs
--- The bodies of its versions stay: its runs are told by them.
+-- The bodies of the versions stay, because runs of the job still refer to them.
 WITH schedules AS (
     DELETE FROM mainspring.schedule WHERE job_id = ANY (:jobs::uuid[])
 ), versions AS (
@@ -288,7 +288,7 @@ WITH schedules AS (
 DELETE FROM mainspring.job WHERE id = ANY (:jobs::uuid[])
 
 -- name: one_off_bodies
--- Where the bodies of one-offs lie, wherever those are themselves.
+-- The buckets with the bodies of one-off runs.
 SELECT r.id, r.tenant, r.body_bucket AS bucket FROM mainspring.run r WHERE r.id = ANY (:runs::uuid[]) AND r.job_id IS NULL
 UNION ALL SELECT w.id, w.tenant, w.body_bucket FROM mainspring.waiting w WHERE w.id = ANY (:runs::uuid[]) AND w.job_id IS NULL
 UNION ALL SELECT h.id, h.tenant, b.bucket FROM mainspring.history h, LATERAL (
@@ -315,7 +315,7 @@ WHERE p.until IS DISTINCT FROM excluded.until OR p.until <= mainspring.now_us()
 RETURNING tenant
 
 -- name: resume
--- It is over from now on, and kept for a while: what it held back was not late.
+-- Ends a pause now. Its row is kept for a day, because runs that waited for it are not late.
 UPDATE mainspring.pause SET until = mainspring.now_us()
 WHERE tenant = :tenant AND queue = :queue AND (until IS NULL OR until > mainspring.now_us()) RETURNING tenant
 
@@ -339,7 +339,7 @@ WHERE s.id = :scheduler AND s.kind = :SCHEDULER AND s.live AND s.lease_until > c
 RETURNING clock.now
 
 -- name: editable_waiting
--- A one-off of a tenant that never started, locked.
+-- A one-off run of a tenant that never started, locked.
 SELECT id, state, key_lock, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now,
        NULL::bigint[] AS limits, has_children, CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits, mainspring.now_us() AS ready_at
 FROM mainspring.waiting
@@ -361,7 +361,7 @@ DELETE FROM mainspring.waiting WHERE id = :run
 DELETE FROM mainspring.run WHERE id = :run
 
 -- name: edit_body
--- Beside the first body, which stays where a second submit of the run looks for it.
+-- A new row beside the first body, which stays where a repeated submit of the run looks for it.
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant, about) VALUES (:bucket, :run, :task, :policy, :payload, :tenant, :about)
 ON CONFLICT (bucket, id) DO UPDATE
 SET task = excluded.task, policy = excluded.policy, payload = excluded.payload, about = excluded.about

@@ -1,7 +1,7 @@
 -- name: archived_runs
--- As ``runs`` has them, with payloads; of one partition, which the caller puts in the place of the history. Those before which
--- there are less than `size` bytes; lengths are known without reading what is long. Sub-selects: a join would read the other table from its
--- beginning each time.
+-- Columns of `runs` with payloads, from one partition: the caller replaces the name of the history table. Returns runs up to
+-- `size` bytes; lengths are known without reading large values. Sub-selects, because a join would read the other table from
+-- its beginning each time.
 SELECT h.id, h.state, h.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence, h.reason,
        h.job_id, h.job_version, h.scheduled_at, h.started_at, h.finished_at, NULL::bigint AS cancel_at, h.result, h.error,
        h.start_by, h.deadline, h.replay_of,

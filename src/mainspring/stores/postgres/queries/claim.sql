@@ -1,11 +1,11 @@
 -- name: claim
--- Start the best runs of some queues: the attempt is counted and the batch gets one fence, in one statement.
--- Where anything is paused or a tenant has a quota it finds nothing: then claim_best looks closer. Nor does it for a worker
--- with claim_groups of its own, or where anything has a limit per period: claim_lanes is for that; nor where one of the queues has
--- a policy that a claim must look at. What is not in use costs an empty look.
--- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
--- `start_ranks`: the rank to begin at, by queue; 0 is the front.
--- ready_at, where it is later than due: since when the run could have started. Pauses that are over are kept for that.
+-- Starts the best runs of some queues: counts the attempt and gives the batch one fence, in one statement.
+-- It finds nothing if anything is paused or a tenant has a quota (then best_runs), if the worker has claim groups of its own
+-- or a limit per period exists (then claim_from_groups), or if a queue has a policy (then best_of_claim_groups). Each of these
+-- checks is cheap while the feature is not used.
+-- A claim that another one overtook between its fence and its rows must still give a greater fence than the run had.
+-- `start_ranks`: the rank to start at, by queue; 0 is the front.
+-- ready_at, if later than due: since when the run could have started. Ended pauses are kept for this.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
@@ -46,13 +46,13 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Nothing has happened to most of them but that they were made and claimed.
+       -- Most runs were only created and claimed, and have no checkpoint.
        CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
 -- name: lowest_ranks
--- Where claims of some queues may begin.
+-- The first rank of each queue, where claims may start.
 SELECT w.queue, best.rank
 FROM unnest(:queues::int[]) AS w(queue), LATERAL (
     SELECT r.rank FROM mainspring.run r
@@ -61,9 +61,9 @@ FROM unnest(:queues::int[]) AS w(queue), LATERAL (
 ) AS best
 
 -- name: claim_hinted
--- Start runs that an engine has hinted at, as far as they are queued. As claim it finds nothing where a rule must be looked at.
--- The ids are sorted, so that two claims that share some take them in the same order. The sum keeps the planner from the index of
--- all that is ready.
+-- Starts the queued runs of hints from a broker. As claim, it finds nothing if a rule must be checked.
+-- Ids are sorted, so that two claims with common runs lock them in one order. `state + 0` keeps the planner from the index of
+-- all queued runs.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
@@ -100,15 +100,15 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Nothing has happened to most of them but that they were made and claimed.
+       -- Most runs were only created and claimed, and have no checkpoint.
        CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
 -- name: claim_from_groups
--- The same for a worker with claim_groups of its own, best first across the claim_groups of a queue; and where there are limits per
--- period. First it is looked, without a lock, how many of each claim_group are among the best; then so many of each are taken.
--- Nothing is locked that is not taken: others would pass it over.
+-- As claim, for a worker with claim groups of its own and for limits per period: best first over the claim groups of a queue.
+-- First counts without a lock how many of each claim group are among the best, then takes that many of each. A run that is not
+-- taken is not locked, since other claims would skip it.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
@@ -153,7 +153,7 @@ WITH clock AS MATERIALIZED (
                   SELECT max(p.until) FROM mainspring.pause p
                   WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), started AS MATERIALIZED (
-    -- Of limits per period. They count from now on by the time of their start.
+    -- Limits per period count a run from the time of its start.
     SELECT g.number, count(*)::int AS runs, max(g.per) AS per
     FROM taken t, mainspring.unpack_limits(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = :LIMIT_PER_PERIOD GROUP BY g.number
 ), locked AS MATERIALIZED (
@@ -172,7 +172,7 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Nothing has happened to most of them but that they were made and claimed.
+       -- Most runs were only created and claimed, and have no checkpoint.
        CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
@@ -182,7 +182,7 @@ SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mains
        OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
 
 -- name: explain_empty_claim
--- Why a claim may have found nothing. for_lanes: claim_lanes is to be asked.
+-- Why a claim may have found nothing. for_lanes: claim_from_groups must be used.
 SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
        OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL) AS limited,
        EXISTS (SELECT FROM mainspring.session WHERE id = :session AND claim_groups IS NOT NULL)
@@ -190,7 +190,7 @@ SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mains
        ARRAY(SELECT queue FROM mainspring.queue_policy WHERE closely AND queue = ANY (:queues::int[])) AS policed
 
 -- name: claiming_session
--- The first step of a claim that must look closer.
+-- The first step of a claim that must check rules.
 SELECT s.claim_groups FROM mainspring.session s
 WHERE s.id = :session AND s.live AND NOT s.draining AND s.lease_until > mainspring.now_us() FOR SHARE OF s
 
@@ -198,7 +198,7 @@ WHERE s.id = :session AND s.live AND NOT s.draining AND s.lease_until > mainspri
 SELECT tenant, queue FROM mainspring.pause WHERE queue = ANY (:queues::int[] || 0) AND (until IS NULL OR until > mainspring.now_us())
 
 -- name: lock_quotas
--- One claim at a time where quotas are to be kept; what others have claimed is counted by the next statement.
+-- Serializes claims while quotas apply; the next statement counts what other claims have taken.
 SELECT number, running FROM mainspring.tenant
 WHERE running IS NOT NULL AND (:tenants::int[] IS NULL OR number = ANY (:tenants::int[])) ORDER BY number FOR UPDATE
 
@@ -206,7 +206,7 @@ WHERE running IS NOT NULL AND (:tenants::int[] IS NULL OR number = ANY (:tenants
 SELECT tenant, count(*) AS running FROM mainspring.run WHERE state = :RUNNING AND tenant = ANY (:tenants::int[]) GROUP BY tenant
 
 -- name: best_runs
--- The best of a claim_group of a queue, of one tenant (null: any), but of none of those that are paused or have no room.
+-- The best runs of a claim group of a queue, of one tenant (null: any), except paused tenants and tenants without room.
 SELECT r.id, r.tenant, r.rank FROM mainspring.run r
 WHERE r.queue = :queue AND r.claim_group = :claim_group AND r.state = :QUEUED
   AND (:tenant::int IS NULL OR r.tenant = :tenant) AND r.tenant <> ALL (:excluded_tenants::int[]) AND r.id <> ALL (:excluded_runs::uuid[])
@@ -215,7 +215,7 @@ WHERE r.queue = :queue AND r.claim_group = :claim_group AND r.state = :QUEUED
 ORDER BY r.rank, r.id LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: claim_chosen
--- Start runs that the caller has locked. Its transaction may have begun before some of them were due: the time is that of now.
+-- Starts runs that the caller has locked. Its transaction may have begun before some of them were due, so the clock is read now.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.clock_us() AS now
 ), batch AS MATERIALIZED (
@@ -233,7 +233,7 @@ WITH clock AS MATERIALIZED (
                   SELECT max(p.until) FROM mainspring.pause p
                   WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), started AS MATERIALIZED (
-    -- Of limits per period. They count from now on by the time of their start.
+    -- Limits per period count a run from the time of its start.
     SELECT g.number, count(*)::int AS runs, max(g.per) AS per
     FROM taken t, mainspring.unpack_limits(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = :LIMIT_PER_PERIOD GROUP BY g.number
 ), locked AS MATERIALIZED (
@@ -252,7 +252,7 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Nothing has happened to most of them but that they were made and claimed.
+       -- Most runs were only created and claimed, and have no checkpoint.
        CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
@@ -280,9 +280,9 @@ WITH opened AS (
 SELECT id FROM opened
 
 -- name: grant_claim_groups
--- Workers, or one of them, get the claim_groups that their labels are enough for. Asked after a worker has come and after a new
--- set of labels is required, each in a transaction of its own: whoever comes second sees the first. Lanes only come, so that
--- one who has waited for another does not take away what that one gave.
+-- Grants workers, or one of them, the claim groups that their labels cover. Called after a worker registers and after a new label
+-- set is added, each in its own transaction: the later one sees the earlier. Groups are only added, so that concurrent calls do
+-- not remove each other's.
 UPDATE mainspring.session s
 SET claim_groups = ARRAY(SELECT unnest(s.claim_groups) UNION
                   SELECT n.id FROM mainspring.name n WHERE n.kind = :LABEL_SET_NAME AND string_to_array(n.name, ',') <@ s.labels)
@@ -291,7 +291,7 @@ WHERE s.live AND s.labels <> '{}' AND (:session::bigint IS NULL OR s.id = :sessi
     WHERE n.kind = :LABEL_SET_NAME AND string_to_array(n.name, ',') <@ s.labels AND n.id <> ALL (coalesce(s.claim_groups, '{}')))
 
 -- name: open_own_groups
--- There is something for these workers alone. In the order of their numbers, as everybody who locks several.
+-- Runs exist that only these workers may execute. Sessions are locked in the order of their ids.
 UPDATE mainspring.session s SET claim_groups = coalesce(s.claim_groups, '{}') || (-s.id)::int
 FROM (SELECT id FROM mainspring.session WHERE id = ANY (:workers::bigint[]) AND live ORDER BY id FOR UPDATE) AS these
 WHERE s.id = these.id AND (-s.id)::int <> ALL (coalesce(s.claim_groups, '{}'))
@@ -300,15 +300,15 @@ WHERE s.id = these.id AND (-s.id)::int <> ALL (coalesce(s.claim_groups, '{}'))
 SELECT id FROM mainspring.session WHERE live AND (-id)::int = ANY (claim_groups) ORDER BY id FOR UPDATE SKIP LOCKED
 
 -- name: close_own_groups
--- Of workers that are locked, so that nothing more can come for them: there is nothing left for them alone.
+-- The workers are locked, so no further run can be added for them; those without targeted runs lose their own group.
 UPDATE mainspring.session s SET claim_groups = nullif(array_remove(s.claim_groups, (-s.id)::int), '{}')
 WHERE s.id = ANY (:workers::bigint[])
   AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.target = s.id)
   AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.target = s.id)
 
 -- name: heartbeat
--- Extend the lease, queue again what the worker does not know of, and tell it what should stop.
--- The row lock on the session serialises a beat with its burial: one of them sees the other.
+-- Extends the lease, requeues runs that the worker does not know, and returns the runs to cancel.
+-- The row lock on the session serializes a heartbeat with the expiry of the session: one of them sees the other.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), kept AS (
@@ -333,13 +333,13 @@ WITH clock AS MATERIALIZED (
 )
 SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM returned) AS returned,
        coalesce((SELECT draining FROM kept), false) AS draining,
-       -- What was asked to stop, or has limits, is settled: it is more than a change of its row.
+       -- Cancelled runs and runs with limits are completed by the caller, because more than their row changes.
        ARRAY(SELECT mine.id FROM mine, kept WHERE unknown AND NOT free) AS other_unknown,
        ARRAY(SELECT id FROM mine WHERE NOT unknown AND stops AND id = ANY (:held::uuid[])) AS cancels
 FROM clock
 
 -- name: renew_leases
--- Of many workers that have nothing to tell, in the order of their numbers, as everybody who locks several.
+-- Renews the leases of many workers. Sessions are locked in the order of their ids.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), these AS MATERIALIZED (

@@ -1,8 +1,8 @@
 -- name: complete_succeeded
--- Move succeeded runs to history. `claim IS NOT NULL` says running without naming a partial index's predicate:
--- `state = 4` here would let the planner drive from run_held. `= ANY` and `IS TRUE` pin the plan: a table that was empty
--- when it was vacuumed has no rows to the planner, and a join would look at every run for every settlement.
--- The results are null when there are none, which is the rule; so are CPU and units.
+-- Moves succeeded runs to history. `claim IS NOT NULL` finds running runs without the predicate of a partial index:
+-- `state = :RUNNING` would let the planner drive from run_held. `= ANY` and `IS TRUE` pin the plan: after a vacuum of an empty table
+-- the planner expects no rows, and a join would scan every run for every completion.
+-- `results`, `cpu` and `units` are null if no completion has them, which is usual.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), gone AS (
@@ -33,8 +33,8 @@ WITH clock AS MATERIALIZED (
 SELECT id, fence, has_children FROM gone
 
 -- name: complete_others
--- Every other end of an attempt. What was asked to stop does not go on: cancel_at is read from the row that is moved.
--- What has limits and is to be queued again waits for them (9) until the caller has let it pass.
+-- Completes attempts with every other outcome. A run that is being cancelled does not continue: cancel_at is read from the moved row.
+-- A run with limits that is to be queued again is blocked by its limits until the caller has admitted it.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), taken AS (
@@ -118,9 +118,9 @@ SELECT g.id, g.fence, CASE WHEN g.final >= :SUCCEEDED THEN g.key_lock END AS key
 FROM gone g
 
 -- name: find_completed
--- For settlements that met no running row: did this very fence end the attempt before, and in the same way?
--- A success has no attempt, and only a success ends as succeeded.
--- `OFFSET 0` keeps the index probe: without it a plan made for an empty table hashes the whole of it for ever.
+-- For completions without a running row: whether the same fence completed the attempt before, with the same outcome.
+-- A success has no attempt row, and only a success ends as succeeded.
+-- `OFFSET 0` keeps the index probe. Without it, a plan made for an empty table would hash the whole table from then on.
 SELECT i.id, i.fence
 FROM unnest(:runs::uuid[], :fences::bigint[], :outcomes::smallint[]) AS i(id, fence, outcome)
 WHERE CASE WHEN i.outcome = :OUTCOME_SUCCESS
@@ -132,8 +132,8 @@ END
 SELECT key FROM mainspring.key_lock WHERE key = ANY (:keys::bigint[]) ORDER BY key FOR UPDATE
 
 -- name: pass_keys_on
--- The gates are locked and their holders gone: the first in line of each is queued and holds it now.
--- A waiter that somebody is just ending is passed over; one whose row is only changed is waited for (key share).
+-- The keys are locked and their holders have ended: queues the first run in line of each key, which then holds the key.
+-- Skips a blocked run that another transaction is ending, and waits for one whose row is only being updated (key share).
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), free AS MATERIALIZED (
@@ -149,7 +149,7 @@ WITH clock AS MATERIALIZED (
 ), next AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NULL RETURNING *
 ), limited AS (
-    -- It holds its key while it waits for its limits; the caller lets it pass.
+    -- It holds its key while its limits block it; the caller admits it.
     UPDATE mainspring.waiting SET state = :BLOCKED_BY_LIMIT, holds = true, rev = rev + 1
     WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NOT NULL
     RETURNING id, queue, key_lock, due, limits
@@ -174,12 +174,12 @@ WITH clock AS MATERIALIZED (
 SELECT n.id, n.queue, n.due, n.limits FROM next n UNION ALL SELECT l.id, l.queue, l.due, l.limits FROM limited l
 
 -- name: end_delay
--- The run of a fixed-delay job has ended: its next tick is a delay from now.
+-- The run of a fixed-delay job has ended: the next tick is a delay from now.
 UPDATE mainspring.schedule SET next_fire = mainspring.now_us() + delay, rev = rev + 1
 WHERE job_id = ANY (:jobs::uuid[]) AND active AND next_fire IS NULL AND delay IS NOT NULL
 
 -- name: cancel_waiting
--- What has not started ends here; what runs is asked to stop. Whatever moved meanwhile is found by asking again.
+-- Ends runs that have not started, and asks running ones to stop. The caller repeats this for runs that moved meanwhile.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
@@ -218,7 +218,7 @@ WITH clock AS MATERIALIZED (
              AS e(kind, tenant, runs)
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
--- was: the state before, of what was changed by this.
+-- was: the state before; null if nothing changed.
 SELECT id, :CANCELLED::smallint AS state, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, state AS was, limits,
        has_children, waits
 FROM gone
@@ -228,7 +228,7 @@ UNION ALL SELECT r.id, :CANCELLING::smallint, NULL, NULL, r.tenant, NULL, NULL, 
 UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL FROM mainspring.history h WHERE h.id = ANY (:runs::uuid[])
 
 -- name: finish
--- Runs that have ended elsewhere, whatever they are here. When they began is not known.
+-- Ends runs whose outcome is known from elsewhere, in any state here. Their start time is unknown.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
@@ -237,7 +237,7 @@ WITH clock AS MATERIALIZED (
               body_id, replay_of, target, origin, key_lock, state AS was, start_by, deadline, NULL::bigint[] AS limits, has_children,
               CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits, NULL::smallint AS outcome, NULL::bigint AS started_at
 ), live AS (
-    -- An attempt that is under way leaves its gates as one that was released.
+    -- A running attempt leaves its limits as a released one.
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
               body_id, replay_of, target, origin, key_lock, CASE WHEN cancel_at IS NULL THEN state ELSE :CANCELLING::smallint END,
@@ -273,7 +273,7 @@ WITH clock AS MATERIALIZED (
                  FROM gone g GROUP BY 1, 2) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
--- was: the state before, of what was changed by this; 0: it was asked to stop.
+-- was: the state before; null if nothing changed; 0: cancelling.
 SELECT id, state, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, was, limits, has_children, waits, outcome,
        started_at
 FROM gone

@@ -1,12 +1,12 @@
 -- name: renew
--- A lease that ran out unnoticed is extended; the expired are buried by the statement after.
+-- Extends the lease even if it has run out but was not expired yet. The next statement expires the other members.
 UPDATE mainspring.session s SET lease_until = clock.now + :ttl::bigint
 FROM (SELECT mainspring.now_us() AS now) AS clock
 WHERE s.id = :member AND s.live
 RETURNING clock.now
 
 -- name: expire_members
--- Schedulers alone: nobody's lease waits for a reader of events who is just coming. Workers are buried with their runs.
+-- Schedulers only, so that no lease waits for a new event reader. The reaper expires workers, together with their runs.
 UPDATE mainspring.session SET live = false, ended_at = now
 FROM (SELECT mainspring.now_us() AS now) AS clock
 WHERE id = ANY (ARRAY(
@@ -20,8 +20,8 @@ SELECT id, lease_until FROM mainspring.session WHERE kind = :SCHEDULER AND live 
 SELECT id, epoch FROM mainspring.shard WHERE owner = :member
 
 -- name: take_shards
--- A lease that has run out is locked before its shards are taken, so that a renewal comes before this or after it.
--- Owners are listed first: one that came while this waited for a lock is in no list, and keeps what it took.
+-- Locks expired leases before taking their shards, so that a renewal is either before this or after it.
+-- Owners are listed first: an owner that appeared while this waited for a lock is not in the list, and keeps its shards.
 WITH owner AS MATERIALIZED (
     SELECT h.owner AS id FROM mainspring.shard h WHERE h.id = ANY (:shards::smallint[])
 ), expired AS MATERIALIZED (
@@ -56,8 +56,8 @@ UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE
 SELECT id, epoch FROM mainspring.shard WHERE id = ANY (:shards::smallint[])
 
 -- name: raise_epochs
--- Another engine has granted these: who owned them before does not matter, the epoch does. Locked in order: two who
--- seal at once do not wait for each other in a circle, and who comes second finds the epoch raised.
+-- The coordinator has granted these shards: the previous owner does not matter, the epoch does. Rows are locked in order, so two
+-- concurrent calls do not deadlock, and the second one finds a higher epoch.
 UPDATE mainspring.shard h SET owner = :member, epoch = h.epoch + 1
 WHERE h.id = ANY (ARRAY(
     SELECT f.id FROM mainspring.shard f, unnest(:shards::smallint[], :epochs::bigint[]) AS given(id, epoch)

@@ -9,13 +9,13 @@ FROM mainspring.session s, (SELECT mainspring.now_us() AS now) AS clock
 WHERE s.datacenter <> '' GROUP BY s.datacenter ORDER BY s.datacenter
 
 -- name: orders
--- Only the word of an order has a > in it.
+-- Only a preference has a > in its label.
 SELECT n.id AS claim_group, n.name AS requires, o.serving, o.why, o.since
 FROM mainspring.name n LEFT JOIN mainspring.datacenter_order o ON o.claim_group = n.id
 WHERE n.kind = :LABEL_SET_NAME AND strpos(n.name, '>') > 0 ORDER BY n.id
 
 -- name: move_orders
--- Those that somebody else serves from now on. Of two who come at once one is told that it moved something.
+-- Preferences that another data center serves from now on. Of two concurrent calls, only one returns the move.
 INSERT INTO mainspring.datacenter_order AS o (claim_group, serving, why, since)
 SELECT i.claim_group, i.serving, i.why, mainspring.now_us()
 FROM unnest(:claim_groups::int[], :servings::text[], :reasons::text[]) AS i(claim_group, serving, why) ORDER BY i.claim_group
@@ -23,7 +23,7 @@ ON CONFLICT (claim_group) DO UPDATE SET serving = excluded.serving, why = exclud
 RETURNING claim_group
 
 -- name: share_orders
--- The claim_groups of orders belong to the workers where they are served, and to nobody else. Nothing is written while that is so.
+-- Grants the claim groups of preferences to the workers of the serving data center only. Writes nothing if they have them already.
 UPDATE mainspring.session s
 SET claim_groups = nullif(ARRAY(SELECT l FROM unnest(s.claim_groups) AS l WHERE l <> ALL (:claim_groups::int[]) UNION ALL
                          SELECT o.claim_group FROM unnest(:claim_groups::int[], :servings::text[], :other_labels::text[]) AS o(claim_group, serving, besides)
@@ -38,7 +38,7 @@ FROM (
 WHERE s.id = these.id
 
 -- name: record_preference_move
--- What the ledger says of the ticks of a claim_group whose runs have not started. Recurring jobs only: others have no tick.
+-- Notes the move in the ledger, for ticks of a claim group whose runs have not started. Only recurring jobs have ticks.
 UPDATE mainspring.ledger l SET reason = :reason
 FROM (
     SELECT r.job_id, r.scheduled_at, r.id FROM mainspring.run r
@@ -51,7 +51,7 @@ WHERE l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.run_id = t.i
   AND (l.reason = '' OR starts_with(l.reason, 'moved to ') OR starts_with(l.reason, 'moved back to '))
 
 -- name: claim_groups_of_label_set
--- The claim_groups of tenants and priorities that stand for a claim_group.
+-- The claim groups of tenants and priorities that have a label set.
 SELECT id FROM mainspring.name WHERE kind = :CLAIM_GROUP_NAME AND split_part(name, ':', 2) = :claim_group::int::text
 
 -- name: datacenter_loads
@@ -76,7 +76,7 @@ SELECT name, sum(queued)::bigint AS queued, sum(running)::bigint AS running, min
 FROM counted GROUP BY name ORDER BY name
 
 -- name: active_in_datacenter
--- What is on its way of a job in one data centre, or in none.
+-- The live runs of a job for one data center, or for none.
 SELECT a.id, a.state, a.key_lock
 FROM (SELECT id, state, key_lock, scheduled_at FROM mainspring.waiting WHERE job_id = :job
       UNION ALL SELECT id, state, key_lock, scheduled_at FROM mainspring.run WHERE job_id = :job) AS a
@@ -91,7 +91,7 @@ LEFT JOIN mainspring.ledger l ON l.job_id = :job AND l.scheduled_at = a.schedule
 WHERE l.target IS NULL OR l.target IN ('', :target)
 
 -- name: add_datacenter_bodies
--- The payload of a version for one data centre, with a policy that names it.
+-- The payload of a version, with a policy that names a data center.
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
 SELECT b.bucket, i.id, b.task, i.policy, b.payload, b.tenant
 FROM unnest(:bodies::uuid[], :versions::uuid[], :policies::bytea[]) AS i(id, of_version, policy)
@@ -99,7 +99,7 @@ JOIN mainspring.body b ON b.bucket = :FOREVER_BUCKET AND b.id = i.of_version
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
 -- name: add_classed_bodies
--- The payload of a version for runs of a class of retention: where such runs look for theirs.
+-- The payload of a version, in the bucket of a retention class.
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
 SELECT i.bucket, b.id, b.task, i.policy, b.payload, b.tenant
 FROM unnest(:buckets::int[], :bodies::uuid[], :policies::bytea[]) AS i(bucket, id, policy)

@@ -1,5 +1,5 @@
 -- name: new_dead_letters
--- What died since the last look, by group, and what is remembered of each.
+-- Dead letters since the last watch, by group, with the stored state of each group.
 WITH looked AS MATERIALIZED (
     SELECT coalesce((SELECT until FROM mainspring.dead_watch), 0) AS since, mainspring.now_us() - :behind::bigint AS until
 ), new AS (

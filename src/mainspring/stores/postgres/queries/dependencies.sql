@@ -1,5 +1,5 @@
 -- name: lock_waiting_parents
--- Somebody waits for these from now on. None of them ends before the edge is kept.
+-- Marks waiting parents as having children. None of them can end before the dependency is stored.
 WITH locked AS MATERIALIZED (
     SELECT id, tenant FROM mainspring.waiting WHERE id = ANY (:runs::uuid[]) ORDER BY id FOR NO KEY UPDATE
 ), flagged AS (
@@ -37,7 +37,7 @@ SELECT EXISTS (SELECT FROM mainspring.ended_parent) AS families, EXISTS (SELECT 
 SELECT run_id, state FROM mainspring.ended_parent ORDER BY run_id LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: decide_edges
--- Of parents that the caller has locked. An edge has its state once.
+-- Children of parents that the caller has locked. Each edge is counted once.
 WITH these AS MATERIALIZED (
     SELECT e.child, e.parent, p.state FROM unnest(:parents::uuid[], :states::smallint[]) AS p(id, state), LATERAL (
         SELECT child, parent FROM mainspring.edge WHERE parent = p.id AND state IS NULL ORDER BY child LIMIT :limit
@@ -54,7 +54,7 @@ DELETE FROM mainspring.ended_parent p WHERE p.run_id = ANY (:parents::uuid[])
 SELECT id FROM mainspring.waiting WHERE id = ANY (:children::uuid[]) AND state = :BLOCKED_BY_PARENTS ORDER BY id FOR UPDATE
 
 -- name: count_parents
--- Of children that the caller has locked.
+-- The caller has locked the children.
 UPDATE mainspring.dependent d
 SET succeeded = d.succeeded + i.succeeded, otherwise = d.otherwise + i.otherwise, failed = d.failed + i.failed
 FROM unnest(:children::uuid[], :succeeded::int[], :otherwise::int[], :failed::int[]) AS i(id, succeeded, otherwise, failed)
@@ -72,7 +72,7 @@ FROM unnest(:children::uuid[]) AS c(id), LATERAL (
 RETURNING d.run_id, d.rule, d.parents, d.succeeded, d.otherwise, d.failed
 
 -- name: release_children
--- Their rule is met. What counts from then on is set, and who is due by now goes on at once.
+-- Their rule is met: sets the times that count from now, and returns the runs that are due.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), released AS (
@@ -91,7 +91,7 @@ WITH clock AS MATERIALIZED (
 SELECT id, key_lock, holds, queue, due, limits, is_due FROM released
 
 -- name: skip_runs
--- What has not started ends here as skipped, each for its own reason.
+-- Ends runs that have not started as skipped, each with its own reason.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
@@ -126,8 +126,8 @@ WITH clock AS MATERIALIZED (
 SELECT id, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
 -- name: undecided_children
--- From first principles: children, by id, from after `after` on, and those of their undecided parents that are on their way no more
--- and that nobody is about to look at. Where nothing is kept of one, it counts as skipped.
+-- A check from first principles: waiting children after `after`, by id, with undecided parents that are no longer live and not about
+-- to be resolved. A parent without any row counts as skipped.
 SELECT c.id AS child, p.parent,
        coalesce((SELECT h.state FROM mainspring.history h WHERE h.id = p.parent LIMIT 1), 8)::smallint AS state,
        NOT EXISTS (SELECT FROM mainspring.edge u WHERE u.child = c.id AND u.state IS NULL) AS decided
@@ -154,11 +154,11 @@ SELECT child AS id FROM mainspring.edge
 WHERE parent = :run AND child > :after AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY child LIMIT :limit
 
 -- name: edit_dependent
--- An edited run that waits for its parents: what counts from when its rule is met.
+-- An edited run with parents: its times count from when its rule is met.
 UPDATE mainspring.dependent SET start_within = :start_within, deadline = :deadline WHERE run_id = :run
 
 -- name: lock_unique_keys
--- In the order of the keys: two batches with the same ones do not lock each other out.
+-- Locked in the order of the keys, so that two batches with the same keys do not deadlock.
 SELECT u.tenant, u.key, u.run_id, u.until FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.unique_run u ON u.tenant = i.tenant AND u.key = i.key
 ORDER BY u.tenant, u.key FOR UPDATE OF u
@@ -172,8 +172,7 @@ ON CONFLICT DO NOTHING
 RETURNING tenant, key
 
 -- name: unique_runs
--- A statement of its own, after the lock: only then is it sure to see what was made with a key. started: it is not to be
--- touched any more.
+-- A separate statement after the lock, so that it sees every run created with a key. started: the run may not be changed any more.
 SELECT u.tenant, u.key, u.run_id,
        CASE WHEN u.until IS NULL THEN f.state IS NOT NULL
             ELSE u.until > mainspring.now_us()
@@ -188,7 +187,7 @@ LEFT JOIN LATERAL (
 ) AS f ON true
 
 -- name: replace_unique_keys
--- Keys that the caller has locked are another run's from now on.
+-- Gives locked keys to other runs.
 UPDATE mainspring.unique_run u SET run_id = i.run_id, until = mainspring.now_us() + i.period
 FROM unnest(:tenants::int[], :keys::bytea[], :runs::uuid[], :periods::bigint[]) AS i(tenant, key, run_id, period)
 WHERE u.tenant = i.tenant AND u.key = i.key

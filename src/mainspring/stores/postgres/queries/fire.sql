@@ -1,7 +1,7 @@
 -- name: fire
--- Move schedules on, write their ticks and make their runs: one statement for many jobs without keys.
--- A schedule moves only under the rev it was planned with; a tick that is recorded already makes no second run.
--- `IS TRUE` keeps a hash where a join would be a nested loop: nobody can tell the planner how many ticks there are.
+-- Advances schedules, writes their ticks and creates their runs: one statement for many jobs without keys.
+-- A schedule advances only under the rev that it was planned with; a recorded tick creates no second run.
+-- `IS TRUE` keeps a hash join, where the planner would choose a nested loop: it cannot know how many ticks there are.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), moved AS (
@@ -62,7 +62,7 @@ SELECT job_id, count(run_id) AS runs
 FROM (SELECT job_id, NULL::uuid AS run_id FROM moved UNION ALL SELECT job_id, run_id FROM made) AS fired GROUP BY job_id
 
 -- name: move_schedule
--- The first step of a fire whose runs have a key: the schedule's row is locked by this.
+-- The first step of firing a job whose runs have a key. It locks the row of the schedule.
 UPDATE mainspring.schedule s
 SET rev = s.rev + 1, next_fire = :next_fire, tick = :next_tick, active = NOT :finished::boolean, tick_no = s.tick_no + :ticks::int
 FROM mainspring.shard h, mainspring.session owner
@@ -79,8 +79,8 @@ VALUES (:job, :scheduled_at, :decision, :version, :epoch, :run, :reason, :ticks,
 RETURNING job_id
 
 -- name: recorded_ticks
--- Apart from `fire`, which would lock every partition of the ledger if it read the table. `LIMIT` keeps one look into the
--- index for each tick where a join would read the whole ledger.
+-- Separate from `fire`, which would lock every partition of the ledger if it read the table. `LIMIT` keeps one index probe
+-- per tick, where a join would read the whole ledger.
 SELECT t.job_id, t.scheduled_at
 FROM unnest(:jobs::uuid[], :times::bigint[], :targets::text[]) AS t(job_id, scheduled_at, target), LATERAL (
     SELECT FROM mainspring.ledger l
@@ -96,7 +96,7 @@ SELECT id FROM mainspring.waiting WHERE job_id = :job
 UNION ALL SELECT id FROM mainspring.run WHERE job_id = :job AND cancel_at IS NULL
 
 -- name: put_jobs
--- Declare jobs, in the order given. The row locks serialise declarations of one name.
+-- Declares jobs in the given order. The row locks serialize declarations of one name.
 INSERT INTO mainspring.job AS j (id, tenant, name, version, state, created_at, updated_at)
 SELECT i.id, i.tenant, i.name, 0, :JOB_SCHEDULED, now, now
 FROM (SELECT mainspring.now_us() AS now) AS clock,
@@ -106,7 +106,7 @@ ON CONFLICT (tenant, name) DO UPDATE SET updated_at = j.updated_at
 RETURNING id, tenant, name, version, state, mainspring.now_us() AS now
 
 -- name: job_versions
--- Nothing for a job that has none yet.
+-- A job without versions returns null.
 SELECT i.job_id,
        (SELECT v.spec FROM mainspring.job_version v WHERE v.job_id = i.job_id AND v.version = i.version) AS spec,
        (SELECT b.payload FROM mainspring.body b WHERE b.bucket = :FOREVER_BUCKET AND b.id = i.body_id) AS payload
@@ -122,7 +122,7 @@ WITH written AS (
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
 SELECT 0, i.id, i.task, i.policy, i.payload, i.tenant
 FROM unnest(:body::uuid[], :task::int[], :policy::bytea[], :payload::bytea[], :tenant::int[]) AS i(id, task, policy, payload, tenant)
--- What a purged job of this id has left for its runs.
+-- A purged job of this id may have left a body for its runs.
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
 -- name: update_jobs
@@ -138,21 +138,21 @@ SELECT i.job_id, i.shard, i.next_fire, i.delay, i.next_fire IS NOT NULL, i.tenan
 FROM unnest(:job::uuid[], :shard::smallint[], :next_fire::bigint[], :delay::bigint[], :tenant::int[], :next_tick::bigint[], :calendar_rev::bigint[])
          AS i(job_id, shard, next_fire, delay, tenant, tick, calendar_rev)
 ORDER BY i.job_id
--- One that comes back has no pause left to it.
+-- A job that is declared again has no pause left.
 ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = excluded.delay, active = excluded.active, rev = s.rev + 1,
     resume_at = CASE WHEN s.active THEN s.resume_at END, paused_until = CASE WHEN s.active THEN s.paused_until END,
     tick = excluded.tick, calendar_rev = excluded.calendar_rev
 
 -- name: touch_schedule
--- Something about its job changed; false as well: no more ticks.
+-- Records a change of the job; false: no more ticks.
 UPDATE mainspring.schedule
 SET rev = rev + 1, active = active AND :active::boolean, next_fire = CASE WHEN active AND :active::boolean THEN next_fire END,
     tick = CASE WHEN active AND :active::boolean THEN tick END
 WHERE job_id = ANY (:jobs::uuid[])
 
 -- name: note_pause
--- Start a pause that ends at `resume_at`, for the reason `why`; a NULL reason: resumed or cancelled. `was_paused`: the job was paused before.
--- A pause ends now or at its end time, whichever came first; its ticks stay paused.
+-- Starts a pause that ends at `resume_at`, for the reason `why`; a null reason: resumed or cancelled. `was_paused`: the job was paused
+-- before. A pause ends now or at its end time, whichever is earlier; its ticks stay paused.
 UPDATE mainspring.schedule
 SET resume_at = :resume_at, pause_why = coalesce(:why::text, pause_why),
     paused_until = CASE WHEN :was_paused::boolean THEN greatest(paused_until, least(resume_at, mainspring.now_us()))
@@ -160,7 +160,7 @@ SET resume_at = :resume_at, pause_why = coalesce(:why::text, pause_why),
 WHERE job_id = :job
 
 -- name: resume_due
--- Whoever fires meanwhile has decided by the same time, and comes second here.
+-- A concurrent fire has decided by the same time, and then finds another rev.
 WITH due AS MATERIALIZED (
     SELECT s.job_id FROM mainspring.schedule s JOIN mainspring.job j ON j.id = s.job_id
     WHERE s.resume_at <= mainspring.now_us() AND s.active AND j.state = :JOB_PAUSED
@@ -173,7 +173,7 @@ SET paused_until = greatest(paused_until, resume_at), resume_at = NULL, rev = re
 WHERE job_id IN (SELECT job_id FROM due)
 
 -- name: ending_schedules
--- Schedules that are about to end, locked: what of them is due was either fired before, or is dropped now.
+-- Locks schedules that are about to end: their due ticks were fired before, or are dropped now.
 SELECT s.job_id, j.tenant, j.version, v.spec, s.next_fire, s.tick, s.rev, h.epoch, mainspring.now_us() AS now
 FROM mainspring.schedule s
 JOIN mainspring.job j ON j.id = s.job_id

@@ -5,10 +5,10 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
        current_setting('synchronous_commit') AS synchronous_commit, current_setting('autovacuum') AS autovacuum,
        current_setting('track_counts') AS track_counts, current_setting('enable_seqscan') AS enable_seqscan,
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS connections,
-       -- What the sessions of other roles are is hidden from an ordinary role, but not that they are there.
+       -- An ordinary role sees the sessions of other roles, but not their details.
        (SELECT count(*) FROM pg_stat_activity WHERE datid IS NOT NULL AND usesysid IS NOT NULL
             AND coalesce(backend_type, 'client backend') = 'client backend') AS connected,
-       -- The server stops for the oldest of any database.
+       -- The server stops for the oldest transaction of any of its databases.
        frozen.age AS xid_age, frozen.datname AS xid_database, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, pg_is_in_recovery() AS standby
 FROM (SELECT datname, age(datfrozenxid) AS age FROM pg_database ORDER BY 2 DESC LIMIT 1) AS frozen
 
@@ -24,8 +24,8 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = :schema AND c.relname IN ('run', 'waiting', 'schedule', 'session', 'key_lock')
 
 -- name: transactions
--- Whoever holds back what vacuum may remove, the furthest first. Who has no snapshot and has written nothing holds back nothing.
--- Of what a standby reads (hot_standby_feedback without a slot) it is known how far back it is, and not for how long.
+-- What holds back vacuum, oldest first. A transaction without a snapshot or a write holds back nothing.
+-- For queries of a standby (hot_standby_feedback without a slot), the age is known, but not the duration.
 SELECT * FROM (
     SELECT 'process ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') AS who, coalesce(state, '') AS state,
            (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint AS age,
@@ -44,7 +44,7 @@ SELECT * FROM (
 ) AS held ORDER BY xids DESC, age DESC LIMIT 5
 
 -- name: idle
--- Open and without work for the longest, of those that hold back nothing but their locks and their connection.
+-- The longest idle transactions, of those that hold back only locks and their connection.
 SELECT pid, 'process ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') AS who,
        (extract(epoch FROM clock_timestamp() - state_change) * 1000000)::bigint AS age
 FROM pg_stat_activity
@@ -53,12 +53,12 @@ WHERE state LIKE 'idle in transaction%' AND backend_xmin IS NULL AND backend_xid
 ORDER BY 3 DESC LIMIT 1
 
 -- name: vitals
--- An objective that is missed stands in the state of its job; of those that are kept nothing does.
+-- A missed objective is in the state of its job; a met one is left out.
 SELECT pg_database_size(current_database()) AS size,
        (SELECT count(*) FROM mainspring.slo
         WHERE position('"late_since"' IN convert_from(state, 'UTF8')) > 0
            OR position('"quiet_since"' IN convert_from(state, 'UTF8')) > 0) AS missed,
-       -- Who says good-bye ends before the lease does.
+       -- A session that was closed ends before its lease.
        (SELECT count(*) FROM mainspring.session
         WHERE kind = :WORKER AND NOT live AND ended_at >= lease_until AND ended_at > mainspring.now_us() - 6 * :HOUR)
            AS lost_workers,
@@ -67,7 +67,7 @@ SELECT pg_database_size(current_database()) AS size,
            AS wal_kept
 
 -- name: standbys
--- Whoever follows this server. One that is still fed what is old looks as near as the last that it was sent: bytes tell of it.
+-- The standbys. A standby that still receives old data appears as current as the last data sent, so bytes are counted, too.
 SELECT coalesce(nullif(application_name, ''), host(client_addr), 'one') AS name,
        coalesce((extract(epoch FROM replay_lag) * 1000000)::bigint, 0) AS late,
        coalesce(CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn) END, 0)::bigint AS bytes
@@ -92,7 +92,7 @@ SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnam
 WHERE n.nspname = :schema AND c.relkind = 'r' AND c.relispartition AND c.relname ~ '_d[0-9]+$'
 
 -- name: identity
--- As the store itself says it.
+-- As the store itself returns it.
 SELECT replace(store_id::text, '-', '') FROM mainspring.meta
 
 -- name: workers
@@ -114,7 +114,7 @@ WHERE kind = :SCHEDULER AND live AND lease_until > mainspring.now_us() AND tzdat
 SELECT name FROM mainspring.session WHERE live AND lease_until < :since ORDER BY id LIMIT 100
 
 -- name: queued
--- A claim_group for a turn or a priority requires the labels of the claim_group it would be otherwise.
+-- A claim group of a tenant or a priority requires the labels of its label set.
 SELECT q.name AS queue, t.name AS task, string_to_array(coalesce(l.name, ''), ',') AS requires, sum(n)::bigint AS runs FROM (
     SELECT r.queue, b.task, r.claim_group, count(*) AS n
     FROM (SELECT queue, greatest(claim_group, 0) AS claim_group, body_bucket, coalesce(body_id, id) AS body
@@ -141,8 +141,8 @@ SELECT count(s.next_fire) AS count, min(s.next_fire) AS oldest FROM mainspring.s
 SELECT EXISTS (SELECT FROM mainspring.waiting WHERE state = :SCHEDULED) OR EXISTS (SELECT FROM mainspring.schedule WHERE active)
 
 -- name: unqueued
--- How many wait for their time, and how many for a key, limits or other runs. Each is counted in an index of its own up to 10,000;
--- beyond that the planner knows about how many are in there.
+-- Scheduled runs, and runs blocked by a key, limits or parents. Each is counted in its own index up to 10,000; for more, the
+-- planner's estimate is used.
 SELECT coalesce(sum(w.runs) FILTER (WHERE w.scheduled), 0)::bigint AS scheduled,
        coalesce(sum(w.runs) FILTER (WHERE NOT w.scheduled), 0)::bigint AS blocked
 FROM (
@@ -161,7 +161,7 @@ FROM (
 ) AS w
 
 -- name: readers
--- One with a short time to live is not judged: where it does not read, it is soon forgotten.
+-- A reader with a short time to live is skipped: it is deleted soon if it does not read.
 SELECT c.reader AS name, CASE WHEN c.until IS NULL OR c.until > mainspring.now_us() + 1800000000 THEN (
            SELECT o.at FROM mainspring.outbox o WHERE (o.xid, o.id) > (c.xid, c.position) ORDER BY o.xid, o.id LIMIT 1
        ) END AS oldest

@@ -1,6 +1,6 @@
 -- name: lock_limiters
--- Lock gates in the order of their numbers, with the other gates of those who wait in front of them: as many of each as may
--- pass. Who waits there is looked up without a lock, and may be another one by the time the gates are locked.
+-- Locks limiters in the order of their numbers, with the other limiters of the runs that they block: of each as many runs as may
+-- be admitted. Blocked runs are read without a lock, and may have changed when the limiters are locked.
 WITH wanted AS MATERIALIZED (
     SELECT n.number FROM unnest(:numbers::bigint[]) AS n(number)
     UNION
@@ -19,12 +19,12 @@ ON CONFLICT DO NOTHING
 RETURNING number, kind, used, times, open_until, head, recalls, mainspring.now_us() AS now
 
 -- name: try_limiters
--- More of them, by somebody who holds some already: without waiting, since they may be out of order.
+-- Locks more limiters without waiting, since they may be out of order.
 SELECT number, kind, used, times, open_until, head, recalls, mainspring.now_us() AS now
 FROM mainspring.limiter WHERE number = ANY (:numbers::bigint[]) ORDER BY number FOR UPDATE SKIP LOCKED
 
 -- name: runs_blocked_by_limiters
--- The first in line of each key_lock, as many as there is room. Nobody who holds a key_lock waits for a run.
+-- The first blocked runs of each limiter, as many as there is room. A transaction that has locked a limiter does not wait for a run.
 SELECT n.number AS waits, w.id, w.due, w.queue, w.limits
 FROM unnest(:numbers::bigint[], :limits::int[]) AS n(number, most), LATERAL (
     SELECT w.id, w.due, w.queue, w.limits FROM mainspring.waiting w
@@ -33,12 +33,12 @@ FROM unnest(:numbers::bigint[], :limits::int[]) AS n(number, most), LATERAL (
 ) AS w
 
 -- name: block_by_limiters
--- Rows of waiting that the caller has locked wait for a key_lock. They keep their ordering key meanwhile.
+-- Blocks locked waiting rows by a limiter. They keep their ordering key.
 UPDATE mainspring.waiting w SET state = :BLOCKED_BY_LIMIT, waits = i.number, holds = w.key_lock IS NOT NULL, rev = w.rev + 1
 FROM unnest(:runs::uuid[], :numbers::bigint[]) AS i(id, number) WHERE w.id = ANY (:runs::uuid[]) AND w.id = i.id
 
 -- name: save_limiters
--- After all else: it is looked here who waits by now. wake_at counts only if somebody does.
+-- The last step: reads which runs are blocked now. wake_at is set only if there are any.
 UPDATE mainspring.limiter l
 SET used = i.used, times = coalesce(i.times::bigint[], l.times), open_until = i.open_until,
     forget_at = greatest(l.forget_at, i.forget_at), head = w.most, wake_at = CASE WHEN w.most IS NOT NULL THEN i.wake_at END,
@@ -59,14 +59,14 @@ SELECT number, kind FROM mainspring.limiter WHERE wake_at <= mainspring.now_us()
 SELECT number, kind FROM mainspring.limiter WHERE recalls ORDER BY number LIMIT :limit
 
 -- name: runs_queued_behind_breakers
--- What passed before the breaker opened and has not started.
+-- Runs that were admitted before the breaker opened and have not started.
 SELECT r.id, r.limits FROM unnest(:breakers::bigint[]) AS b(number), LATERAL (
     SELECT r.id, r.limits FROM mainspring.run r
     WHERE r.limits[1] = :LIMIT_BREAKER AND r.limits[2] = b.number AND r.state = :QUEUED LIMIT :limit FOR UPDATE SKIP LOCKED
 ) AS r
 
 -- name: recall_runs
--- Queued runs that the caller has locked wait again, in front of their breaker, and keep their rank.
+-- Blocks locked queued runs by their breaker again. They keep their rank.
 WITH back AS (
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) RETURNING *
 )
@@ -79,7 +79,7 @@ SELECT b.id, b.shard, :BLOCKED_BY_LIMIT, b.priority, b.attempt, b.lost, b.tenant
 FROM back b
 
 -- name: blocking_limiters
--- From first principles: gates with somebody in front of them, by number, from after `after` on; with the first in line.
+-- A check from first principles: limiters after `after`, by number, that block runs, with the first run of each.
 WITH RECURSIVE key_lock AS (
     (SELECT w.waits, w.limits FROM mainspring.waiting w WHERE w.state = :BLOCKED_BY_LIMIT AND w.waits > :after
      ORDER BY w.waits, w.due, w.id LIMIT 1)
@@ -92,11 +92,11 @@ SELECT g.waits AS number, g.limits, l.kind, l.used, l.times, l.open_until, l.rec
 FROM (SELECT * FROM key_lock LIMIT :limit) AS g LEFT JOIN mainspring.limiter l ON l.number = g.waits
 
 -- name: unassigned_blocked_runs
--- In front of no key_lock.
+-- Blocked runs without a limiter.
 SELECT id, due, queue, limits FROM mainspring.waiting WHERE state = :BLOCKED_BY_LIMIT AND waits IS NULL LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: limiters_with_wrong_counts
--- From first principles: who is inside, as their rows say, against what the key_lock says. One snapshot sees both.
+-- A check from first principles: the number of runs inside each limiter against its count, in one snapshot.
 WITH inside AS MATERIALIZED (
     SELECT g.number, g.kind, count(*) FILTER (WHERE g.kind <> :LIMIT_PER_PERIOD OR r.state = :QUEUED) AS runs
     FROM (SELECT id, state, limits FROM mainspring.run WHERE limits IS NOT NULL) AS r, mainspring.unpack_limits(r.limits) AS g
@@ -108,7 +108,7 @@ WHERE CASE WHEN coalesce(i.kind, l.kind) = :LIMIT_BREAKER THEN i.number IS NULL 
 ORDER BY 1 LIMIT :limit
 
 -- name: recount_limiters
--- Of gates that are locked.
+-- The limiters are locked.
 UPDATE mainspring.limiter l SET used = CASE WHEN l.kind = :LIMIT_BREAKER AND i.runs > 0 THEN l.used ELSE i.runs END, wake_at = mainspring.now_us()
 FROM unnest(:numbers::bigint[]) AS n(number), LATERAL (
     SELECT count(*)::int AS runs FROM mainspring.run r, mainspring.unpack_limits(r.limits) AS g
@@ -123,6 +123,6 @@ DELETE FROM mainspring.limiter WHERE number = ANY (ARRAY(
     LIMIT :limit FOR UPDATE SKIP LOCKED))
 
 -- name: due_rows
--- Rows of waiting that are due, locked.
+-- Due rows of waiting, locked.
 SELECT id, key_lock, holds, queue, due, limits FROM mainspring.waiting
 WHERE id = ANY (:runs::uuid[]) AND state = :SCHEDULED AND due <= mainspring.now_us() ORDER BY due, id FOR UPDATE

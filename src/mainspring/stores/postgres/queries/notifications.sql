@@ -2,7 +2,7 @@
 SELECT name, rev, body FROM mainspring.notification WHERE name >= ''
 
 -- name: next_notification_rev
--- The first change makes the row. Whoever comes at the same time waits for it, and finds another rev.
+-- The first change creates the row. A concurrent change waits for it, and then finds another rev.
 INSERT INTO mainspring.notification AS n (name, rev, body) VALUES ('', :rev::bigint + 1, '')
 ON CONFLICT (name) DO UPDATE SET rev = n.rev + 1 WHERE n.rev = :rev RETURNING rev
 

@@ -12,7 +12,7 @@ FROM mainspring.meta m LEFT JOIN mainspring.server s ON true
 INSERT INTO mainspring.server (set_id, number) VALUES (:set_id, :number) ON CONFLICT DO NOTHING
 
 -- name: add_placement_groups
--- Those that are here, and those that are on their way to others from the beginning.
+-- The groups that are here, and those that go to other servers from the start.
 WITH gone AS (
     INSERT INTO mainspring.departure (placement_group, target, version)
     SELECT g.placement_group, g.target, 1 FROM unnest(:departing::smallint[], :targets::smallint[]) AS g(placement_group, target)
@@ -30,8 +30,8 @@ ORDER BY h.id
 SELECT coalesce(max(id), 0) FROM mainspring.session
 
 -- name: adopt_session
--- A session of another server, under its number. One that was buried here while it lives elsewhere is brought back: what was
--- taken from it meanwhile has other fences.
+-- Registers a session of another server under its id. A session that expired here while it lives elsewhere is live again; its former
+-- runs have other fences by now.
 INSERT INTO mainspring.session AS s
     (id, kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels, draining,
      priorities, slots)

@@ -1,5 +1,5 @@
 -- name: lock_queue_policies
--- As lock_tenants: whoever is just claiming ends first.
+-- As lock_tenants: claims in progress finish first.
 LOCK TABLE mainspring.queue_policy IN ACCESS EXCLUSIVE MODE
 
 -- name: queue_policies
@@ -27,11 +27,11 @@ ON CONFLICT (queue) DO UPDATE SET closely = true, grouped = true, pooled = true 
 SELECT queue, fair, pooled FROM mainspring.queue_policy WHERE fair OR pooled
 
 -- name: policed
--- Queues that a claim must look at closely.
+-- Queues with a policy that a claim must check.
 SELECT queue FROM mainspring.queue_policy WHERE closely AND queue = ANY (:queues::int[])
 
 -- name: lock_policies
--- One claim at a time of each of these; what others have claimed is counted by the next statement.
+-- Serializes claims of these queues; the next statement counts what other claims have taken.
 SELECT queue, policy, fair, grouped, pooled, weighted, clock FROM mainspring.queue_policy
 WHERE closely AND queue = ANY (:queues::int[]) ORDER BY queue FOR UPDATE
 
@@ -39,7 +39,7 @@ WHERE closely AND queue = ANY (:queues::int[]) ORDER BY queue FOR UPDATE
 SELECT count(*) FROM mainspring.run WHERE state = :RUNNING AND queue = :queue
 
 -- name: active_claim_groups
--- The claim_groups of a queue in which something is ready: a step from one to the next, whatever lies between them.
+-- The claim groups of a queue with queued runs, found by stepping from one to the next.
 WITH RECURSIVE claim_groups AS (
     (SELECT claim_group FROM mainspring.run WHERE queue = :queue AND state = :QUEUED ORDER BY claim_group LIMIT 1)
     UNION ALL
@@ -50,8 +50,8 @@ WITH RECURSIVE claim_groups AS (
 SELECT l.claim_group, n.name FROM claim_groups l LEFT JOIN mainspring.name n ON n.id = l.claim_group AND n.kind = :CLAIM_GROUP_NAME WHERE l.claim_group IS NOT NULL
 
 -- name: name_claim_groups
--- The claim_groups that strays belong to. Arguments: queue, the claim_groups they are in and what these would be otherwise, how many, whether
--- tenants have claim_groups, whether priorities have.
+-- Adds the claim groups of stray runs. `claim_groups`: where the runs are; `bases`: their label sets; `fair`, `pooled`: whether tenants
+-- and priorities have groups of their own.
 INSERT INTO mainspring.name (kind, name)
 SELECT DISTINCT :CLAIM_GROUP_NAME, CASE WHEN :fair THEN r.tenant ELSE 0 END || ':' || l.base || ':' || CASE WHEN :pooled THEN r.priority ELSE 0 END
 FROM unnest(:claim_groups::int[], :bases::int[]) AS l(claim_group, base), LATERAL (
@@ -74,7 +74,7 @@ FROM stray s JOIN mainspring.name n ON n.kind = :CLAIM_GROUP_NAME AND n.name = s
 WHERE run.id = s.id
 
 -- name: best_of_claim_groups
--- The best of each of these claim_groups, but none of those seen before, nor of tenants that are paused or have no room.
+-- The best runs of each claim group, except runs seen before and runs of tenants that are paused or have no room.
 SELECT best.* FROM unnest(:claim_groups::int[], :limits::int[]) AS l(claim_group, most), LATERAL (
     SELECT r.id, r.tenant, r.claim_group, r.rank, CASE WHEN :weighted THEN (
         SELECT b.policy FROM mainspring.body b WHERE b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)

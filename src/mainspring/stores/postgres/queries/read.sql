@@ -2,8 +2,8 @@
 SELECT mainspring.now_us()
 
 -- name: runs
--- Wherever they are, of one tenant or of all. With payloads and with results only if asked: both can be large.
--- CASE and not coalesce: that counts as leaky, and could not be an index condition under row-level security.
+-- Runs in every table, of one tenant or of all. Payloads and results only on request, since both can be large.
+-- CASE instead of coalesce, which counts as leaky and cannot be an index condition under row-level security.
 SELECT r.id, r.state, b.task, r.queue, r.tenant, r.priority, r.attempt, r.due, r.created_at, r.lost, r.fence, NULL AS reason,
        r.job_id, r.job_version, r.scheduled_at, r.started_at, NULL::bigint AS finished_at, r.cancel_at, NULL::bytea AS result,
        NULL::text AS error, r.start_by, r.deadline, r.replay_of, coalesce(r.queued_at, r.created_at) AS queued_at, r.session,
@@ -47,8 +47,8 @@ UNION ALL SELECT id, state, NULL FROM mainspring.waiting WHERE id = ANY (:runs::
 UNION ALL SELECT id, state, NULL FROM mainspring.history WHERE id = ANY (:runs::uuid[])
 
 -- name: standings
--- Of those with a label, made since `since`. History keeps them by the day they ended: not before `ended_since`, and not after now. A label
--- lies in two places while the body of its run is moved.
+-- Runs with a tag, created since `since`. History is partitioned by end: not before `ended_since`, not after now. A tag has two rows
+-- while the body of its run is moved.
 WITH mine AS MATERIALIZED (
     SELECT l.id FROM mainspring.label l WHERE l.tenant = ANY (:tenants::int[]) AND l.label = :tag::text AND l.id >= :since::uuid
     ORDER BY l.id DESC LIMIT :limit
@@ -92,7 +92,7 @@ SELECT newest.* FROM unnest(:jobs::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL
 ) AS newest
 
 -- name: depths
--- By queue and claim_group. oldest_ready: since when the run could have started that has waited longest for a worker, paused runs aside.
+-- By queue and claim group. oldest_ready: since when the run that waits longest for a worker could have started, without paused runs.
 SELECT d.queue, d.claim_group, sum(d.queued)::bigint AS queued, sum(d.running)::bigint AS running, min(d.oldest_due) AS oldest_due,
        min(greatest(d.oldest_ready, p.over)) FILTER (WHERE d.queued > 0 AND NOT p.paused) AS oldest_ready
 FROM (
@@ -109,7 +109,7 @@ FROM (
 GROUP BY d.queue, d.claim_group
 
 -- name: datacenters_of_claim_groups
--- The data center that each claim_group requires. A claim_group for a turn or a priority requires that of the claim_group it would be otherwise.
+-- The data center that each claim group requires. A claim group of a tenant or a priority requires that of its label set.
 SELECT w.id, CASE WHEN strpos(n.name, '>') > 0 THEN o.serving ELSE substring(n.name from '(?:^|,)datacenter=([^,>]+)') END
              AS datacenter
 FROM (
@@ -121,15 +121,15 @@ FROM (
 SELECT hint_key::text FROM mainspring.meta
 
 -- name: hints
--- Those that any worker may take, or any of a data centre: without a target or other labels. A claim_group for a turn or a priority says what
--- it would be otherwise. The sum keeps the planner from the index of all that is ready, which is long when this is asked often.
+-- Runs that any worker may take, or any worker of a data center: no target, no other labels. `state + 0` keeps the planner from the
+-- index of all queued runs, which is long when this is called often.
 SELECT r.id, r.queue, r.rank, r.priority, r.key_lock, r.attempt, CASE n.kind WHEN :LABEL_SET_NAME THEN substr(n.name, 12) ELSE '' END AS datacenter
 FROM mainspring.run r LEFT JOIN mainspring.name n ON r.claim_group > 0 AND n.id = r.claim_group
 WHERE r.id = ANY (:runs::uuid[]) AND r.state + 0 = :QUEUED AND r.target IS NULL
   AND (r.claim_group = 0 OR (n.kind = :CLAIM_GROUP_NAME AND split_part(n.name, ':', 2) = '0') OR (n.kind = :LABEL_SET_NAME AND n.name ~ '^datacenter=[^,>]+$'))
 
 -- name: hints_ready
--- Also of each priority, where runs are kept apart by it for pools of slots and not by tenant.
+-- With the groups of each priority, for queues with slot pools and without fair turns.
 SELECT best.*, claim_group.datacenter FROM mainspring.name q, (
     SELECT 0 AS id, '' AS datacenter
     UNION ALL SELECT n.id, substr(n.name, 12) FROM mainspring.name n WHERE n.kind = :LABEL_SET_NAME AND n.name ~ '^datacenter=[^,>]+$'
@@ -142,7 +142,7 @@ SELECT best.*, claim_group.datacenter FROM mainspring.name q, (
 WHERE q.kind = :QUEUE_NAME AND (:queues::text[] IS NULL OR q.name = ANY (:queues::text[]))
 
 -- name: event_facts
--- Of runs that have not ended before `since`, nor after now, which keeps this to a day or two of history; and most are not there.
+-- Runs that have not ended before `since`, nor after now, which limits history to one or two days. Most are not found at all.
 WITH live AS MATERIALIZED (
     SELECT r.id, b.task, r.queue, r.job_id, r.scheduled_at, b.about
     FROM mainspring.run r
@@ -179,23 +179,23 @@ FROM (SELECT) AS one LEFT JOIN (SELECT xid, id FROM mainspring.outbox ORDER BY x
 ON CONFLICT DO NOTHING
 
 -- name: keep_reader
--- A reader that is there has shown itself.
+-- Renews the time to live of a reader.
 UPDATE mainspring.outbox_cursor SET until = mainspring.now_us() + :ttl::bigint WHERE reader = :reader
 
 -- name: begin_outbox
--- The first reader comes: what happened before was not written, and whoever stands there is to be told so.
+-- The first reader attaches: earlier events were not written, and a reader with an older position must be notified of the gap.
 INSERT INTO mainspring.outbox_horizon (xid, id) SELECT pg_current_xact_id(), 0 WHERE NOT EXISTS (SELECT FROM mainspring.outbox_cursor)
 ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid, id = excluded.id
 
 -- name: lock_readers
--- Whoever changes a run asks for readers, so it holds this table until it commits: now nobody does.
+-- A transaction that changes a run reads this table and keeps its lock until it commits. With this lock, none is under way.
 LOCK TABLE mainspring.outbox_cursor IN ACCESS EXCLUSIVE MODE
 
 -- name: detach_reader
 DELETE FROM mainspring.outbox_cursor WHERE reader = :reader
 
 -- name: events
--- None that a transaction still under way could precede: its events will have its xid, or a later one.
+-- No event that a running transaction could still precede: its events get its xid or a later one.
 WITH seen AS MATERIALIZED (
     SELECT xid, position FROM mainspring.outbox_cursor WHERE reader = :reader
 )
@@ -210,7 +210,7 @@ WHERE (o.xid, o.id) > (:xid::bigint::text::xid8, :id::bigint) AND o.xid < pg_sna
 ORDER BY o.xid, o.id LIMIT :limit
 
 -- name: outbox_ends
--- What was forgotten ends at the horizon; whatever is still to come is not before xmin, nor anything at or behind xmax.
+-- Deleted events end at the horizon. Future events are not before xmin, and no event is at or after xmax.
 SELECT coalesce((SELECT xid::text::bigint FROM mainspring.outbox_horizon), 0) AS horizon_xid,
        coalesce((SELECT id FROM mainspring.outbox_horizon), 0) AS horizon_id,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin,

@@ -1,6 +1,6 @@
 -- name: expire_sessions
--- Sessions whose lease has run out. The row lock serialises this with their last beat. One that a claim or a beat has locked
--- comes next time: whoever froze in the middle of one must not keep the others from being buried.
+-- Sessions whose lease has expired. The row lock serializes this with their last heartbeat. A session that a claim or a heartbeat has
+-- locked is skipped until the next call, so that a frozen process does not delay the others.
 WITH buried AS (
     UPDATE mainspring.session SET live = false, ended_at = now
     FROM (SELECT mainspring.now_us() AS now) AS clock
@@ -13,8 +13,8 @@ SELECT ended_at, 'worker.lost', 0, array_agg(lpad(to_hex(id), 32, '0')::uuid) FR
 WHERE kind = :WORKER AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY ended_at
 
 -- name: lost_runs
--- By state, not by event: whatever runs under a session that is not live is told until it has been settled.
--- Driven from the sessions: the index of what runs has a dead entry for every run of the last seconds.
+-- By state, not by event: a run of a dead session is returned until it is completed.
+-- Driven from the sessions, because the index of running runs has a dead entry for every run of the last seconds.
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
        r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.key_lock, r.origin, r.cancel_at, r.limits, r.has_children,
        r.ready_at, b.task, b.policy, b.payload
@@ -34,8 +34,7 @@ JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id
 WHERE r.state = :RUNNING AND r.attempt_until < mainspring.now_us() - :grace::bigint LIMIT :limit
 
 -- name: expire
--- What did not start in time: skipped past its start_by, failed past its deadline. What was for one worker that has gone:
--- skipped.
+-- Ends runs that did not start in time: skipped after start_by, failed after their deadline, skipped if their target worker has ended.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
@@ -68,7 +67,7 @@ WITH clock AS MATERIALIZED (
               job_version, body_id, replay_of, target, origin, key_lock, start_by, deadline, limits, has_children,
               NULL::bigint AS waits
 ), gone AS (
-    -- What has missed both is expired.
+    -- A run that has missed both counts as failed.
     SELECT g.*, NOT g.gone AND (g.attempt > 0 OR coalesce(g.start_by >= clock.now, true)) AS failed
     FROM clock, (SELECT e.*, e.target IS NOT NULL
                      AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = e.target AND s.live) AS gone
@@ -100,7 +99,7 @@ WITH clock AS MATERIALIZED (
 SELECT id, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
 -- name: stuck_ordering_keys
--- From first principles: keys with somebody waiting and nobody holding.
+-- A check from first principles: keys that block runs and have no holder.
 SELECT DISTINCT w.key_lock FROM mainspring.waiting w
 WHERE w.state = :BLOCKED AND NOT EXISTS (
     SELECT FROM mainspring.key_lock g WHERE g.key = w.key_lock AND (
@@ -116,7 +115,7 @@ WHERE s.active AND s.next_fire IS NULL AND s.delay IS NOT NULL
 LIMIT :limit
 
 -- name: prune_sessions
--- A session with runs is never forgotten.
+-- A session with runs is kept.
 DELETE FROM mainspring.session s
 WHERE NOT s.live AND s.ended_at < mainspring.now_us() - :kept::bigint
   AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.session = s.id AND r.state = :RUNNING)
@@ -132,8 +131,8 @@ DELETE FROM mainspring.key_lock WHERE key = ANY (ARRAY(
 DELETE FROM mainspring.outbox_cursor WHERE until < mainspring.now_us()
 
 -- name: prune_outbox
--- What every reader has done with and nobody may resume at any more; all of it when there is no reader. The horizon is
--- written with it: whoever stands before it is told of the gap.
+-- Deletes events that every reader has handled and no reader may resume at; without readers, all. Writes the horizon with it, so that
+-- a reader before it is notified of the gap.
 WITH slowest AS MATERIALIZED (
     SELECT xid, position FROM mainspring.outbox_cursor ORDER BY xid, position LIMIT 1
 ), gone AS (
@@ -159,7 +158,7 @@ DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
     ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED)
 
 -- name: prune_pauses
--- A day after their end: whatever still waits then is late, however that is counted.
+-- A day after their end, a run that still waits is late in any case.
 DELETE FROM mainspring.pause WHERE until <= mainspring.now_us() - :DAY
 
 -- name: prune_minutes
@@ -172,14 +171,14 @@ DELETE FROM mainspring.timing WHERE at < :before
 SELECT pg_try_advisory_xact_lock(hashtext(:name))
 
 -- name: rolled_up
--- The instant up to which runs and attempts are counted, and the one up to which they can be. The first roll-up begins
--- with the oldest of them: attempts may fail before any run has ended.
+-- Until when runs and attempts are counted, and until when they can be. The first roll-up starts with the oldest, since attempts may
+-- fail before any run has ended.
 SELECT coalesce((SELECT until FROM mainspring.rolled_up), least((SELECT min(finished_at) FROM mainspring.history),
                 (SELECT min(ended_at) FROM mainspring.attempt)), mainspring.now_us()) AS since,
        mainspring.now_us() - :behind::bigint AS until
 
 -- name: roll_up
--- Buckets: two to a power of two, from 100 us on.
+-- Two buckets per power of two, from 100 us.
 WITH ended AS (
     SELECT h.finished_at / :MINUTE * :MINUTE AS at, h.tenant, h.queue,
            floor(ln(greatest(h.started_at - h.due, 100) / 100.0::float8) * 2 / ln(2.0::float8))::int AS late_bucket,
@@ -218,7 +217,7 @@ ON CONFLICT (at, tenant, queue) DO UPDATE SET
     took_total = m.took_total + excluded.took_total, took_most = greatest(m.took_most, excluded.took_most)
 
 -- name: sample_load
--- Who comes second in a minute counts nothing. `kept`: how long samples are kept. `limit`: so many are kept apart, the largest.
+-- The second call in a minute counts nothing. `kept`: how long samples are kept. `limit`: how many of the largest are stored separately.
 WITH minute AS (
     INSERT INTO mainspring.load_seen (at) VALUES (mainspring.now_us() / :MINUTE * :MINUTE) ON CONFLICT DO NOTHING RETURNING at
 ), found AS MATERIALIZED (
@@ -239,7 +238,7 @@ WITH minute AS (
 SELECT mainspring.now_us() AS now
 
 -- name: unattempted
--- What ended without an attempt. A body is gone when its run is purged: then nobody knows the task any more.
+-- Runs that ended without an attempt. The task is unknown if the run was purged, because its body is gone.
 SELECT b.task, h.state, count(*) AS runs
 FROM mainspring.history h JOIN mainspring.body b ON b.bucket = h.body_bucket AND b.id = coalesce(h.body_id, h.id)
 WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint AND h.class <> :SUCCEEDED_CLASS AND h.state > :SUCCEEDED AND h.started_at IS NULL

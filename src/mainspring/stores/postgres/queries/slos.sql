@@ -2,7 +2,7 @@
 SELECT job_id, rev, state FROM mainspring.slo WHERE next_check <= mainspring.now_us() ORDER BY next_check LIMIT :limit
 
 -- name: last_successes
--- Of the newest ticks, and of runs beside the schedule: enough to tell when one last succeeded, however many there were.
+-- Runs of the newest ticks and manual runs: enough to find the last success, however many there are.
 SELECT i.job_id, (
     SELECT max(h.finished_at) FROM (
         SELECT n.finished_at FROM mainspring.history n WHERE n.class <> :UNSUCCESSFUL_CLASS AND n.state = :SUCCEEDED AND n.job_id = i.job_id
@@ -11,7 +11,7 @@ SELECT i.job_id, (
 FROM unnest(:jobs::uuid[]) AS i(job_id)
 
 -- name: save_slos
--- Each under the rev it was judged by; those that are heard.
+-- Saves each state under the rev that it was computed from; returns the saved ones.
 WITH given AS (
     SELECT * FROM unnest(:jobs::uuid[], :revs::bigint[], :next_checks::bigint[], :states::bytea[]) AS g(job_id, rev, next_check, state)
 ), kept AS (
@@ -27,7 +27,7 @@ SELECT job_id, tenant FROM kept UNION ALL SELECT job_id, tenant FROM ended
 SELECT job_id, state FROM mainspring.slo WHERE job_id = ANY (:jobs::uuid[])
 
 -- name: slos_missed
--- What is not missed is left out of the JSON.
+-- An objective that is not missed is left out of the JSON.
 SELECT job_id, state FROM mainspring.slo
 WHERE (:tenant::int IS NULL OR tenant = :tenant::int)
   AND (position('"late_since"'::bytea IN state) > 0 OR position('"quiet_since"'::bytea IN state) > 0)
@@ -40,7 +40,7 @@ ORDER BY i.job_id
 ON CONFLICT (job_id) DO UPDATE SET rev = s.rev + 1, next_check = excluded.next_check, state = excluded.state
 
 -- name: reschedule_slos
--- The keeper checks at once, and judges ticks of the new schedule only after its change.
+-- The next check is now, and covers ticks of the new schedule only from its change on.
 UPDATE mainspring.slo s SET rev = s.rev + 1, next_check = i.changed_at, state = convert_to(
     (convert_from(s.state, 'UTF8')::jsonb || jsonb_build_object('rescheduled_at', i.changed_at))::text, 'UTF8')
 FROM unnest(:jobs::uuid[], :times::bigint[]) AS i(job_id, changed_at) WHERE s.job_id = i.job_id

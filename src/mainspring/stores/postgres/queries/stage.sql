@@ -1,7 +1,6 @@
 -- name: stage
--- Queue what is due in the shards that the caller owns. The rows decide, not the caller: a stale owner finds no shard,
--- and two owners skip each other's rows. Runs with limits, or with a key that they do not hold, take another way
--- (gated_due).
+-- Queues due runs of the shards that the caller owns. The rows decide: a stale owner finds no shard, and two owners skip each other's
+-- rows. Runs with limits, or with a key that they do not hold, are handled by due_with_limits.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), mine AS MATERIALIZED (
@@ -43,7 +42,7 @@ SELECT clock.now, (SELECT count(*) FROM due) AS runs, ARRAY(SELECT DISTINCT queu
 FROM clock
 
 -- name: due_with_limits
--- Runs that are due and must take their key or pass their limits: locked here, moved after their gates are locked.
+-- Due runs that must take their key or pass their limits: locked here, moved after their keys and limiters are locked.
 SELECT w.id, w.key_lock, w.holds, w.queue, w.due, w.limits, mainspring.now_us() AS now
 FROM mainspring.shard h, mainspring.session s, LATERAL (
     SELECT id, key_lock, holds, queue, due, limits FROM mainspring.waiting w
@@ -58,8 +57,7 @@ ORDER BY w.due, w.id LIMIT :limit
 UPDATE mainspring.waiting SET state = :BLOCKED, rev = rev + 1 WHERE id = ANY (:runs::uuid[])
 
 -- name: queue_runs
--- Queue rows of waiting that the caller has locked. `silent`: of these something else is told. What has only just come due (1) waited for
--- nothing else.
+-- Queues locked rows of waiting. `silent`: for these another event is emitted. A row in the state scheduled has just become due.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), due AS (
@@ -80,7 +78,7 @@ SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue,
 FROM due d, clock
 
 -- name: upcoming
--- (shard, due) marks for the wheel, to the millisecond, rounded up so that a look is never in vain.
+-- (shard, due) entries for the timing wheel, rounded up to the millisecond, so that a look is never too early.
 SELECT m.shard, m.due FROM unnest(:shards::smallint[]) AS s(id), LATERAL (
     SELECT DISTINCT w.shard, (w.due + 999) / 1000 * 1000 AS due FROM mainspring.waiting w
     WHERE w.shard = s.id AND w.state = :SCHEDULED AND w.due <= :until ORDER BY due LIMIT :limit

@@ -1,6 +1,6 @@
 -- name: submit_now
--- All immediate, none with a key: two inserts. A known id breaks a primary key; then submit_bodies sorts it out.
--- The last two arguments are a wake-up to send with the commit: channel and message, or null.
+-- Runs that are due now, without keys: two inserts. A known id violates a primary key; submit_bodies then handles the batch.
+-- `channel` and `message`: a notification to send with the commit, or null.
 WITH made AS (
     INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
     SELECT i.bucket, i.id, i.task, i.policy, i.payload, i.tenant
@@ -25,7 +25,7 @@ WITH made AS (
 SELECT pg_notify(:channel, :message) WHERE :message::text IS NOT NULL
 
 -- name: submit_one
--- The same for a single run: without arrays it takes a good part less beside its commit.
+-- The same for a single run: without arrays it is noticeably cheaper.
 WITH made AS (
     INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant) VALUES (:bucket, :id, :task, :policy, :payload, :tenant)
 ), queued AS (
@@ -41,7 +41,7 @@ WITH made AS (
 SELECT pg_notify(:channel, :message) WHERE :message::text IS NOT NULL
 
 -- name: submit_any
--- Some for later. Same arguments, then the time asked for and the delay.
+-- As submit_now, for batches with runs for later.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), input AS MATERIALIZED (
@@ -75,7 +75,7 @@ WITH clock AS MATERIALIZED (
 SELECT id FROM queued
 
 -- name: submit_bodies
--- The first step of a submit that must look at what is there: which of these ids are new.
+-- The first step of a submit that needs checks: returns which ids are new.
 WITH clock AS (SELECT mainspring.now_us() AS now)
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant, about)
 SELECT i.bucket, i.id, i.task, i.policy, i.payload, i.tenant, i.about
@@ -86,7 +86,7 @@ ON CONFLICT DO NOTHING
 RETURNING id, (SELECT now FROM clock) AS now
 
 -- name: lock_ordering_keys
--- Lock gates in the order of their keys, making them where they are missing. The row seen is the newest one.
+-- Locks ordering keys in their order, and creates missing ones. Returns the newest rows.
 INSERT INTO mainspring.key_lock AS g (key)
 SELECT key FROM unnest(:keys::bigint[]) AS key ORDER BY key
 ON CONFLICT (key) DO UPDATE SET key = g.key
@@ -125,7 +125,7 @@ FROM unnest(:id::uuid[], :shard::smallint[], :priority::smallint[], :tenant::int
          job_id, job_version, body_id, replay_of, origin, claim_group, target, limits, has_children, state, late, waits, holds)
 
 -- name: emit_events
--- One row a kind of event and tenant, while somebody reads.
+-- One row per kind of event and tenant, if there is a reader.
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
 SELECT mainspring.now_us(), :kind, i.tenant, array_agg(i.id) FROM unnest(:runs::uuid[], :tenants::int[]) AS i(id, tenant)
 WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY i.tenant
@@ -135,7 +135,7 @@ SELECT b.id FROM unnest(:runs::uuid[], :buckets::int[]) AS i(id, bucket)
 JOIN mainspring.body b ON b.bucket = i.bucket AND b.id = i.id
 
 -- name: take_idempotency_keys
--- In the order of the keys: two batches with the same ones do not lock each other out.
+-- Inserted in the order of the keys, so that two batches with the same keys do not deadlock.
 INSERT INTO mainspring.idempotency (tenant, key, kind, id, fingerprint, expires_at)
 SELECT i.tenant, i.key, :kind::smallint, i.id, i.fingerprint, mainspring.now_us() + :kept::bigint
 FROM unnest(:tenants::int[], :keys::bytea[], :ids::uuid[], :fingerprints::bytea[]) AS i(tenant, key, id, fingerprint)
@@ -149,7 +149,7 @@ JOIN mainspring.idempotency k ON k.tenant = i.tenant AND k.key = i.key
 ORDER BY k.tenant, k.key FOR UPDATE OF k
 
 -- name: used_idempotency_keys
--- A statement of its own, after the lock: only then is it sure to see what was made with a key.
+-- A separate statement after the lock, so that it sees everything created with a key.
 SELECT k.tenant, k.key, k.kind, k.id, k.fingerprint, k.expires_at > mainspring.now_us() AND CASE k.kind
     WHEN 2 THEN EXISTS (SELECT FROM mainspring.job j WHERE j.id = k.id)
     ELSE EXISTS (SELECT FROM mainspring.run r WHERE r.id = k.id)
@@ -159,7 +159,7 @@ FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.idempotency k ON k.tenant = i.tenant AND k.key = i.key
 
 -- name: replace_idempotency_keys
--- Keys that the caller has locked are used for something else.
+-- Reuses keys that the caller has locked.
 UPDATE mainspring.idempotency k
 SET kind = :kind::smallint, id = i.id, fingerprint = i.fingerprint, expires_at = mainspring.now_us() + :kept::bigint
 FROM unnest(:tenants::int[], :keys::bytea[], :ids::uuid[], :fingerprints::bytea[]) AS i(tenant, key, id, fingerprint)

@@ -2,7 +2,7 @@
 SELECT rev, version, body, registered_by, registered_at FROM mainspring.task WHERE rev > :after ORDER BY rev
 
 -- name: differing_tasks
--- The given entries that are not kept as they are.
+-- The given entries that differ from the stored ones.
 SELECT g.position FROM unnest(:names::text[], :bodies::bytea[]) WITH ORDINALITY AS g(name, body, position)
 LEFT JOIN mainspring.task t ON t.name = g.name AND t.body = g.body WHERE t.name IS NULL ORDER BY g.position
 

@@ -1,6 +1,6 @@
 -- name: roll_up_usage
--- What has ended comes into the sums of its day. Each attempt once: a success stands in history, every other one among the
--- attempts. One without a start was no attempt of ours. A body is gone when its run is purged: then nobody knows the task.
+-- Adds ended runs to the sums of their day. Each attempt counts once: a success is in history, all others among the attempts. A run
+-- without a start had no attempt. The task is unknown if the run was purged, because its body is gone.
 WITH spending AS NOT MATERIALIZED (
     SELECT h.finished_at / :DAY * :DAY AS day, h.tenant,
            coalesce(h.of_task, (SELECT b.task FROM mainspring.body b
@@ -78,8 +78,8 @@ SELECT mainspring.now_us(), kind, :tenant::int, ARRAY[:budget::uuid] FROM unnest
 WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) ORDER BY position
 
 -- name: lower_priority
--- Queued runs of a tenant, or of one of its jobs or tasks, get the lowest priority and keep their age. What somebody is
--- just claiming is passed over.
+-- Gives queued runs of a tenant, or of one of its jobs or tasks, the lowest priority; they keep their age. Skips runs that are being
+-- claimed.
 UPDATE mainspring.run SET priority = :IDLE_PRIORITY, rank = rank + (:IDLE_PRIORITY - priority) * :HEAD_START::bigint, rev = rev + 1
 WHERE id = ANY (ARRAY(
     SELECT r.id FROM mainspring.run r

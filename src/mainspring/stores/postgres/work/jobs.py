@@ -36,7 +36,7 @@ class _PutResult(msgspec.Struct, frozen=True):
 
     id: JobId
     outcome: PutOutcome
-    #: What was changed, for the audit.
+    #: The change that the audit records.
     change: Change | None = None
 
 
