@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from bench.figures import Figures
-from bench.sites.site import Place
+from bench.sites.site import SiteFactory
 from bench.sites.system import System, system_on
 from bench.sizes import Sizes
 
@@ -15,7 +15,7 @@ from bench.sizes import Sizes
 class Bench:
     """One store under measurement."""
 
-    def __init__(self, place: Place, sizes: Sizes, tell: Callable[[str], None]) -> None:
+    def __init__(self, place: SiteFactory, sizes: Sizes, tell: Callable[[str], None]) -> None:
         self.place = place
         self.sizes = sizes
         #: What every message begins with: how far the whole is.

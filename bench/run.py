@@ -13,7 +13,7 @@ from bench import suite
 from bench.figures import Figures
 from bench.machine import scratch_parent
 from bench.measurement import Measurement
-from bench.sites.site import Place
+from bench.sites.site import SiteFactory
 from bench.sizes import Sizes
 from mainspring.config.stores import parse_path
 from mainspring.core.model.base.errors import Invalid
@@ -29,34 +29,34 @@ async def run(store: str, sizes: Sizes, chosen: Sequence[Measurement], tell: Cal
     assert running is not None
     # As Ctrl-C: leave by way of everything that cleans up.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    async with place_of(store, tell) as place:
+    async with make_factory(store, tell) as place:
         figures = await suite.run(place, sizes, chosen, tell)
     return {**figures, "took_s": round(time.monotonic() - started, 1)}
 
 
 @asynccontextmanager
-async def place_of(store: str, tell: Callable[[str], None]) -> AsyncIterator[Place]:
+async def make_factory(store: str, tell: Callable[[str], None]) -> AsyncIterator[SiteFactory]:
     if store == POSTGRES or store.startswith(("postgresql://", "postgres://")):
-        async with _postgres_place(store, tell) as place:
+        async with _make_postgres_factory(store, tell) as place:
             yield place
     else:
-        parent = scratch_parent() if store == SQLITE else _parent_of(store)
-        from bench.sites.sqlite_site import SqlitePlace
+        parent = scratch_parent() if store == SQLITE else _find_parent(store)
+        from bench.sites.sqlite_site import SqliteSiteFactory
 
         with tempfile.TemporaryDirectory(prefix="mainspring-bench-", dir=parent) as directory:
-            yield SqlitePlace(Path(directory))
+            yield SqliteSiteFactory(Path(directory))
 
 
 @asynccontextmanager
-async def _postgres_place(store: str, tell: Callable[[str], None]) -> AsyncIterator[Place]:
+async def _make_postgres_factory(store: str, tell: Callable[[str], None]) -> AsyncIterator[SiteFactory]:
     try:
-        from bench.sites.postgres_site import PostgresPlace
+        from bench.sites.postgres_site import PostgresSiteFactory
     except ModuleNotFoundError as error:
         raise Invalid(
             "--store", f"PostgreSQL needs the package {error.name}", "pip install 'mainspring[postgres]'"
         ) from error
     if store != POSTGRES:
-        place = PostgresPlace(store)
+        place = PostgresSiteFactory(store)
         await place.look()
         yield place
         return
@@ -68,7 +68,7 @@ async def _postgres_place(store: str, tell: Callable[[str], None]) -> AsyncItera
     except PostgresUnavailable as error:
         raise Invalid("--store", f"no server can be started here: {error}", "give a DSN, or --store sqlite") from error
     try:
-        place = PostgresPlace(server.dsn, server)
+        place = PostgresSiteFactory(server.dsn, server)
         await place.look()
         if (place.facts["fsync"], place.facts["synchronous_commit"]) != ("on", "on"):
             raise Invalid("--store", "the server does not commit durably; its figures would mean nothing")
@@ -77,7 +77,7 @@ async def _postgres_place(store: str, tell: Callable[[str], None]) -> AsyncItera
         await asyncio.to_thread(making.__exit__, None, None, None)
 
 
-def _parent_of(store: str) -> Path:
+def _find_parent(store: str) -> Path:
     """The directory in which files are made: the one named, or that of the file named, which is left alone."""
     if store == "memory:":
         raise Invalid(

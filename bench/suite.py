@@ -25,7 +25,7 @@ from bench.engine import (
 from bench.engine.full_cycle import LostOrDoubled
 from bench.figures import Figures, median_of_rounds, minutes
 from bench.measurement import Bench, Measurement
-from bench.sites.site import Place
+from bench.sites.site import SiteFactory
 from bench.sizes import Sizes
 from mainspring.core.model.base.errors import Invalid
 
@@ -128,7 +128,7 @@ def estimate(chosen: Sequence[Measurement], sizes: Sizes, *, embedded: bool) -> 
     )
 
 
-async def run(place: Place, sizes: Sizes, chosen: Sequence[Measurement], tell: Callable[[str], None]) -> Figures:
+async def run(place: SiteFactory, sizes: Sizes, chosen: Sequence[Measurement], tell: Callable[[str], None]) -> Figures:
     """Measure; rounds follow each other within a measurement, and their medians are what is reported."""
     embedded = place.kind == "sqlite"
     wanted = [item for item in chosen if item.embedded or not embedded]

@@ -20,18 +20,18 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench.engine.full_cycle import cycle
 from bench.measurement import Bench
-from bench.run import POSTGRES, place_of
-from bench.sites.site import Place, Site
+from bench.run import POSTGRES, make_factory
+from bench.sites.site import Site, SiteFactory
 from bench.sizes import QUICK
 from mainspring.core.model.events.events import Topic
 
 _SIZES = msgspec.structs.replace(QUICK, seconds=30)
 
 
-class PlaceWithSink:
+class FactoryWithSink:
     """A place whose processes publish their events to a sink."""
 
-    def __init__(self, place: Place, setting: str, address: str) -> None:
+    def __init__(self, place: SiteFactory, setting: str, address: str) -> None:
         self.kind, self.facts, self.directory = place.kind, place.facts, place.directory
         self._place, self._said = place, {setting: address}
 
@@ -49,8 +49,8 @@ async def main() -> None:
     without: list[float] = []
     beside: list[float] = []
     rates: list[float] = []
-    async with place_of(POSTGRES, lambda words: None) as place:
-        with_sink = PlaceWithSink(place, f"MAINSPRING_EVENTS_{kind.upper()}", address)
+    async with make_factory(POSTGRES, lambda words: None) as place:
+        with_sink = FactoryWithSink(place, f"MAINSPRING_EVENTS_{kind.upper()}", address)
         # Not measured: topics are made, and a broker in Java gets warm.
         await full(with_sink, Window())
         for number in range(rounds):
@@ -86,7 +86,7 @@ class Window:
         return (after - before) / (last - first)
 
 
-async def full(place: Place | PlaceWithSink, window: Window) -> float:
+async def full(place: SiteFactory | FactoryWithSink, window: Window) -> float:
     figures = await cycle(Bench(place, _SIZES, window.say))
     rate, used = figures["full_cycle_jobs_per_s"], figures["full_cycle_processor_us_per_job"]
     assert isinstance(rate, int | float)

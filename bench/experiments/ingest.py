@@ -20,7 +20,7 @@ import asyncpg
 
 from bench.machine import family_processor_seconds
 from mainspring.core.model.base.instant import SECOND
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.producer import BatchProducer, Record
 from mainspring.stores.postgres import PostgresStore
@@ -33,7 +33,7 @@ _COUNT = "SELECT (SELECT count(*) FROM mainspring.run) + (SELECT count(*) FROM m
 
 async def fill(address: str, topic: str, requests: int, *, keys: bool) -> float:
     """Seconds that it took."""
-    server = read_kafka(address, "kafka")
+    server = parse_kafka(address, "kafka")
     await KafkaAdmin(server).make_topics([topic], 12, {})
     producer = BatchProducer(server, patience=30 * SECOND, linger=5_000)
     began = time.monotonic()

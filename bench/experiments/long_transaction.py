@@ -13,7 +13,7 @@ from statistics import median, quantiles
 
 import asyncpg
 
-from bench.run import POSTGRES, place_of
+from bench.run import POSTGRES, make_factory
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.runs.completion import complete_success
@@ -58,7 +58,7 @@ class Cycle:
 async def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     minutes = float(sys.argv[2]) if len(sys.argv) > 2 else 0
-    async with place_of(POSTGRES, lambda words: None) as place, place.site("long") as site:
+    async with make_factory(POSTGRES, lambda words: None) as place, place.site("long") as site:
         dsn = site.environment["MAINSPRING_STORE"]
         store = PostgresStore(dsn, shards=4)
         await store.open()

@@ -23,8 +23,8 @@ import msgspec
 
 from bench.engine.full_cycle import cycle
 from bench.measurement import Bench
-from bench.run import POSTGRES, place_of
-from bench.sites.site import Place, Site
+from bench.run import POSTGRES, make_factory
+from bench.sites.site import Site, SiteFactory
 from bench.sizes import QUICK
 
 #: Ports that other programs rarely use.
@@ -49,7 +49,7 @@ _SAID = {
 class Setting:
     """A place whose processes get additional settings."""
 
-    def __init__(self, place: Place, said: Mapping[str, str]) -> None:
+    def __init__(self, place: SiteFactory, said: Mapping[str, str]) -> None:
         self.kind, self.facts, self.directory = place.kind, place.facts, place.directory
         self._place, self._said = place, said
 
@@ -70,7 +70,7 @@ class Round(NamedTuple):
 async def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     found: dict[str, list[tuple[Round, Round]]] = {METRICS: [], TRACES: []}
-    async with place_of(POSTGRES, lambda words: None) as one, place_of(POSTGRES, lambda words: None) as other:
+    async with make_factory(POSTGRES, lambda words: None) as one, make_factory(POSTGRES, lambda words: None) as other:
         for number in range(rounds):
             # Neither of the places is always the bare one.
             bare, more = (one, other) if number % 2 else (other, one)
@@ -94,7 +94,7 @@ def compared(pairs: list[tuple[float, float]]) -> str:
     return f"{before:,.1f} → {after:,.1f}, {mean(changes):+.1%}{error}"
 
 
-async def beside(bare: Place, more: Place, what: str) -> tuple[Round, Round]:
+async def beside(bare: SiteFactory, more: SiteFactory, what: str) -> tuple[Round, Round]:
     scrapes, spans = [0], [0]
     scraping = asyncio.create_task(scrape(scrapes)) if what == METRICS else None
     with collector(spans) as address:
@@ -107,7 +107,7 @@ async def beside(bare: Place, more: Place, what: str) -> tuple[Round, Round]:
     return without, with_it
 
 
-async def full(place: Place, what: str, address: str) -> Round:
+async def full(place: SiteFactory, what: str, address: str) -> Round:
     said = {**_SAID[what], "MAINSPRING_TRACING_ENDPOINT": address}
     figures = await cycle(Bench(Setting(place, said), _SIZES, lambda words: None))
     rate, used = figures["full_cycle_jobs_per_s"], figures["full_cycle_processor_us_per_job"]

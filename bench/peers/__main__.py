@@ -14,7 +14,7 @@ from bench.engine import drain, herd, idle, submit
 from bench.figures import Figures, median_of_rounds, number
 from bench.measurement import Bench, Measure
 from bench.peers import pgqueuer_figures as theirs
-from bench.run import place_of
+from bench.run import make_factory
 from bench.sizes import QUICK, Sizes, scaled
 
 Theirs = Callable[[str, Sizes, Callable[[str], None]], Awaitable[Figures]]
@@ -39,7 +39,7 @@ ROWS = (
 
 async def run(sizes: Sizes, only: list[str], tell: Callable[[str], None]) -> dict[str, list[Figures]]:
     found: dict[str, list[Figures]] = {"mainspring": [], "pgqueuer": []}
-    async with place_of("postgres", tell) as place:
+    async with make_factory("postgres", tell) as place:
         bench = Bench(place, sizes, tell)
         dsn: str = place.dsn  # type: ignore[attr-defined]
         try:

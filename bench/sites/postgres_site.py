@@ -126,7 +126,7 @@ class PostgresSite:
         return found
 
 
-class PostgresPlace:
+class PostgresSiteFactory:
     """A server. Every site is a schema of its own; what else is in the database is left alone."""
 
     kind = "postgres"

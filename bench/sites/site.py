@@ -107,7 +107,7 @@ class Site(Protocol):
         ...
 
 
-class Place(Protocol):
+class SiteFactory(Protocol):
     """Where sites are made."""
 
     kind: str

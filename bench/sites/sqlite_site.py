@@ -92,7 +92,7 @@ class SqliteSite:
             return tuple(connection.execute(query, arguments).fetchone() or ())
 
 
-class SqlitePlace:
+class SqliteSiteFactory:
     """A directory. Every site is a file in it."""
 
     kind = "sqlite"

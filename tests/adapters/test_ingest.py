@@ -23,10 +23,10 @@ from mainspring.core.ports.storage.access import AuditFilter, Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.features.ingest.service import Ingest
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
-from mainspring.integrations.kafka.connection import options_of
-from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.connection import build_options
+from mainspring.integrations.kafka.consumer import BatchConsumer, ConsumedRecord
 from mainspring.integrations.kafka.producer import BatchProducer, Headers, Record
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -40,7 +40,7 @@ class Kit:
         self.topic = f"requests-{uuid4().hex}"
         #: One whose records are mapped.
         self.foreign = f"foreign-{uuid4().hex}"
-        self.server = read_kafka(address, "test")
+        self.server = parse_kafka(address, "test")
         self.admin = KafkaAdmin(self.server)
         self.producer = BatchProducer(self.server, HOUR)
         section = IngestSection(
@@ -98,14 +98,14 @@ class Kit:
         """Set the group back to the first record, as an operator does. No ingest may be running."""
         group = f"mainspring.{await self.runtime.store.identity()}.ingest"
         offsets = [TopicPartition(topic, number, 0) for topic in (self.topic, self.foreign) for number in range(3)]
-        client = AdminClient(options_of(self.server))
+        client = AdminClient(build_options(self.server))
         asked = client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, offsets)])
         await asyncio.wrap_future(asked[group])
 
-    async def read_refused(self, number: int) -> list[Received]:
+    async def read_refused(self, number: int) -> list[ConsumedRecord]:
         reader = BatchConsumer(self.server, uuid4().hex, [f"{self.topic}-dead"], SystemClock())
         self._stack.push_async_callback(reader.close)
-        found: list[Received] = []
+        found: list[ConsumedRecord] = []
         async with asyncio.timeout(DEADLINE_SECONDS):
             while len(found) < number:
                 found += await reader.take(10, SECOND)

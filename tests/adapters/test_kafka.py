@@ -12,11 +12,11 @@ import pytest
 from mainspring.core.model.base.errors import BrokerUnavailable, Invalid
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.integrations.kafka.address import KafkaServer, read_kafka
+from mainspring.integrations.kafka.address import KafkaAddress, parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.connection import RecordTooLarge
-from mainspring.integrations.kafka.consumer import BatchConsumer, Received
-from mainspring.integrations.kafka.offsets import Track
+from mainspring.integrations.kafka.consumer import BatchConsumer, ConsumedRecord
+from mainspring.integrations.kafka.offsets import OffsetTracker
 from mainspring.integrations.kafka.producer import BatchProducer, Record
 from tests.support.waiting import DEADLINE_SECONDS
 
@@ -26,7 +26,7 @@ CLOCK = SystemClock()
 class Kit:
     """A topic of its own, and clients that are closed at the end."""
 
-    def __init__(self, server: KafkaServer, stack: AsyncExitStack) -> None:
+    def __init__(self, server: KafkaAddress, stack: AsyncExitStack) -> None:
         self.server = server
         self.topic = f"test-{uuid4().hex}"
         self.admin = KafkaAdmin(server)
@@ -50,13 +50,13 @@ class Kit:
 @pytest.fixture
 async def kit(address_of: Callable[[str], str]) -> AsyncIterator[Kit]:
     async with AsyncExitStack() as stack:
-        kit = Kit(read_kafka(address_of("kafka"), "test"), stack)
+        kit = Kit(parse_kafka(address_of("kafka"), "test"), stack)
         await kit.admin.make_topics([kit.topic], 4, {})
         yield kit
 
 
-async def receive(consumer: BatchConsumer, number: int) -> list[Received]:
-    found: list[Received] = []
+async def receive(consumer: BatchConsumer, number: int) -> list[ConsumedRecord]:
+    found: list[ConsumedRecord] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         while len(found) < number:
             found += await consumer.take(number - len(found), SECOND)
@@ -76,7 +76,7 @@ async def test_a_backlog_in_one_topic_holds_up_no_other_if_topics_are_read_in_tu
     await kit.producer().send([*kit.records(500), Record(other, b"urgent")])
     consumer = BatchConsumer(kit.server, kit.topic, [kit.topic, other], CLOCK, settle=HOUR, in_turn=True)
     kit._stack.push_async_callback(consumer.close)
-    taken: list[Received] = []
+    taken: list[ConsumedRecord] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         # Everything is here before the first of the other topic is looked for.
         while sum(map(len, consumer._buffers.values())) + len(taken) < 501:
@@ -150,7 +150,7 @@ async def test_consumers_that_join_one_after_another_receive_every_record_once(k
 
 @pytest.mark.slow
 async def test_clients_report_a_server_that_is_away_as_unavailable(kit: Kit) -> None:
-    nowhere = read_kafka("kafka://127.0.0.1:1", "test")
+    nowhere = parse_kafka("kafka://127.0.0.1:1", "test")
     producer, consumer = BatchProducer(nowhere), BatchConsumer(nowhere, "g", ["t"], CLOCK)
     with pytest.raises(BrokerUnavailable, match="Kafka"):
         await producer.send(kit.records(1))
@@ -168,7 +168,7 @@ async def test_sending_to_a_missing_topic_fails(kit: Kit) -> None:
 
 
 def test_the_committed_offset_does_not_pass_an_unfinished_record() -> None:
-    track = Track("topic", 0)
+    track = OffsetTracker("topic", 0)
     for offset in (5, 6, 9):
         track.came(offset)
     track.done(6)
@@ -182,7 +182,7 @@ def test_the_committed_offset_does_not_pass_an_unfinished_record() -> None:
 
 
 def test_finished_records_behind_an_unfinished_one_use_no_memory() -> None:
-    track = Track("topic", 0)
+    track = OffsetTracker("topic", 0)
     track.came(0)
     tracemalloc.start()
     for offset in range(1, 100_000):
@@ -197,7 +197,7 @@ def test_finished_records_behind_an_unfinished_one_use_no_memory() -> None:
 
 
 def test_an_address_holds_servers_and_security_settings() -> None:
-    found = read_kafka("kafka://me:p%40ss@a:1,[::1]/topic?ssl_ca_location=/ca.pem&partitions=3", "f", {"partitions"})
+    found = parse_kafka("kafka://me:p%40ss@a:1,[::1]/topic?ssl_ca_location=/ca.pem&partitions=3", "f", {"partitions"})
     assert found.nodes == (("a", 1), ("::1", 9092))
     assert (found.path, found.options) == ("topic", {"partitions": "3"})
     assert found.safety == {
@@ -215,4 +215,4 @@ def test_an_address_holds_servers_and_security_settings() -> None:
 )
 def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
-        read_kafka(text, "field")
+        parse_kafka(text, "field")

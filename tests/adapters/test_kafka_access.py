@@ -11,9 +11,9 @@ import pytest
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, SECOND
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
-from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.consumer import BatchConsumer, ConsumedRecord
 from mainspring.integrations.kafka.producer import BatchProducer, Record
 from tests.support.certificates import make_certificate
 from tests.support.servers import require
@@ -80,13 +80,13 @@ def make_address(kafka: GuardedKafka, password: str, trust: bool = True) -> str:
 
 
 async def test_a_client_with_the_password_sends_and_receives(guarded: GuardedKafka) -> None:
-    server, topic = read_kafka(make_address(guarded, "hush"), "test"), f"test-{uuid4().hex}"
+    server, topic = parse_kafka(make_address(guarded, "hush"), "test"), f"test-{uuid4().hex}"
     await KafkaAdmin(server).make_topics([topic], 2, {})
     producer = BatchProducer(server, HOUR)
     consumer = BatchConsumer(server, topic, [topic], SystemClock(), room=10)
     try:
         await producer.send([Record(topic, b"hello")])
-        found: list[Received] = []
+        found: list[ConsumedRecord] = []
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not found:
                 found += await consumer.take(1, SECOND)
@@ -104,7 +104,7 @@ async def test_a_client_with_the_password_sends_and_receives(guarded: GuardedKaf
     ],
 )
 async def test_a_denied_client_reports_the_reason(guarded: GuardedKafka, password: str, trust: bool, says: str) -> None:
-    server = read_kafka(make_address(guarded, password, trust), "test")
+    server = parse_kafka(make_address(guarded, password, trust), "test")
     producer = BatchProducer(server, 5 * SECOND)
 
     async def read_reason() -> str:

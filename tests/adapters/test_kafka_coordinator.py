@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from tests.support.processes import PYTHONPATH
 
@@ -109,9 +109,9 @@ async def test_reading_the_lag_survives_a_broker_that_no_longer_coordinates_the_
     address_of: Callable[[str], str], failures: int, expected: str
 ) -> None:
     address = address_of("kafka")
-    [broker] = read_kafka(address, "test").nodes
+    [broker] = parse_kafka(address, "test").nodes
     topic = f"test-{uuid4().hex}"
-    await KafkaAdmin(read_kafka(address, "test")).make_topics([topic], 2, {})
+    await KafkaAdmin(parse_kafka(address, "test")).make_topics([topic], 2, {})
     moved = MovedGroup(broker, failures)
     async with moved.serve() as proxy:
         assert await _read_lag_in_a_process(proxy, topic) == (0, expected)

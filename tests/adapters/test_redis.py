@@ -20,7 +20,7 @@ from mainspring.core.worker.reporting.status_cache import FlagListener, WorkerSt
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.features.events.status_writer import StatusWriter
-from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.address import parse_redis
 from mainspring.integrations.redis.dispatch import RedisDispatch
 from mainspring.integrations.redis.servers import Client, RedisServers
 from mainspring.integrations.redis.status_cache import RedisStatusCache
@@ -41,14 +41,14 @@ def address(request: pytest.FixtureRequest, address_of: Callable[[str], str]) ->
 
 @pytest.fixture
 async def outside(address: str) -> AsyncIterator[Client]:
-    servers = RedisServers(read_redis(address, "address"))
+    servers = RedisServers(parse_redis(address, "address"))
     yield servers.open()
     await servers.close()
 
 
 @pytest.fixture
 async def board(address: str) -> AsyncIterator[RedisStatusCache]:
-    board = RedisStatusCache(read_redis(address, "address"))
+    board = RedisStatusCache(parse_redis(address, "address"))
     await board.open(uuid4().hex)
     yield board
     await board.close()
@@ -83,7 +83,7 @@ async def test_the_status_cache_mirrors_the_states_of_runs(board: RedisStatusCac
 async def test_events_are_kept_while_the_status_cache_is_away() -> None:
     clock = SystemClock()
     store = MemoryStore(clock, 4)
-    away = RedisStatusCache(read_redis("redis://127.0.0.1:1", "address"))
+    away = RedisStatusCache(parse_redis("redis://127.0.0.1:1", "address"))
     await away.open("nobody")
     writer = StatusWriter(store, away, LocalWakeups(), clock, lambda: {0: 1})
     await writer.tick()
@@ -181,7 +181,7 @@ async def test_the_broker_finds_the_new_master_after_a_failover(tmp_path: Path) 
 
 
 async def test_repeated_subscriptions_to_a_cluster_use_one_connection_pool_per_node() -> None:
-    servers = RedisServers(read_redis("redis+cluster://127.0.0.1:1,127.0.0.1:2", "address"))
+    servers = RedisServers(parse_redis("redis+cluster://127.0.0.1:1,127.0.0.1:2", "address"))
     servers.open()
     pools = [servers.listener().connection_pool for _ in range(6)]
     assert len({id(pool) for pool in pools}) == 2

@@ -135,7 +135,7 @@ def test_doctor_checks_rabbitmq_and_its_queues(
     finally:
         rabbitmq.delete(address, name, f"mainspring.{identity}.dead")
     assert found["level"] == "warning"
-    assert f"{name} is not as it should be" in found["says"]
+    assert f"{name} has other arguments" in found["says"]
 
 
 def test_a_list_of_brokers_may_contain_addresses_with_several_hosts() -> None:

@@ -53,3 +53,27 @@ def test_an_unknown_word_is_compared_with_every_command(everything: Any) -> None
 def test_what_is_not_needed_is_not_imported(code: str, without: str) -> None:
     check = f"{code}\nimport sys\nsys.exit({without!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+#: Start-up time follows from the number of modules. A count that grows is a new import at the top of a module that
+#: every process loads.
+MOST_MODULES = {
+    "import mainspring": (90, 2),
+    "from mainspring import Mainspring": (520, 250),
+    "import sys\nsys.argv = ['mainspring', '--version']\nfrom mainspring.cli import start\nstart()": (290, 35),
+}
+
+
+@pytest.mark.parametrize(("code", "most"), MOST_MODULES.items())
+def test_start_up_imports_few_modules(code: str, most: tuple[int, int]) -> None:
+    count = (
+        "import atexit, sys\n"
+        "def count():\n"
+        "    own = [name for name in sys.modules if name.split('.')[0] == 'mainspring']\n"
+        "    print(len(sys.modules), len(own))\n"
+        "atexit.register(count)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", count + code], check=True, capture_output=True, text=True)
+    modules, own = map(int, done.stdout.splitlines()[-1].split())
+    assert modules <= most[0]
+    assert own <= most[1]

@@ -14,9 +14,9 @@ from mainspring.core.model.base.errors import BrokerUnavailable, Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.events.events import PARTITIONS, Topic, id_of_worker
 from mainspring.core.ports.events_out import Sink
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
-from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.address import parse_redis
 from mainspring.integrations.redis.events import RedisSink
 from tests.support.builders import a_run
 from tests.support.doc_blocks import write_blocks
@@ -84,7 +84,7 @@ async def test_events_are_published_to_their_topic(they: SinkHarness, sink: Sink
 async def test_a_kafka_topic_has_its_configured_partitions(address_of: Callable[[str], str]) -> None:
     they = OnKafka(address_of("kafka"))
     await (await they.another()).publish(they.events(ids(200)), 1)
-    admin = KafkaAdmin(read_kafka(they.address, "test"))
+    admin = KafkaAdmin(parse_kafka(they.address, "test"))
     assert await admin.partitions(list(PARTITIONS)) == PARTITIONS
     await they.close()
 
@@ -116,7 +116,7 @@ async def test_a_redis_stream_is_trimmed_to_about_its_maximum_length(
     address = started(server)
     try:
         they = OnRedis(address)
-        sink = RedisSink(read_redis(address, "events.redis"), 1_000)
+        sink = RedisSink(parse_redis(address, "events.redis"), 1_000)
         await sink.open(they.source)
         await sink.publish(they.events(ids(5_000)), 1)
         async with redis.Redis.from_url(address) as client:

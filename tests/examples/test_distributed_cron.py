@@ -10,7 +10,7 @@ from examples.distributed_cron import app, rehearsal
 from examples.distributed_cron.application import DATACENTERS
 from mainspring import Mainspring
 from mainspring.core.model.schedules.schedule import CronSchedule
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from tests.support.example import commands_of, run_example
 
@@ -40,7 +40,7 @@ async def test_kafka_can_dispatch_the_jobs_with_a_topic_for_each_data_center(
     tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
 ) -> None:
     address = address_of("kafka")
-    admin, newcomer = KafkaAdmin(read_kafka(address, "test")), f"newcomer-{uuid4().hex}"
+    admin, newcomer = KafkaAdmin(parse_kafka(address, "test")), f"newcomer-{uuid4().hex}"
     topics = [f"cron-jobs-{place}" for place in DATACENTERS]
     # Topics keep the messages of earlier tests. A new group lags by all of them.
     before = {topic: await admin.lag(newcomer, [topic]) for topic in topics}

@@ -8,12 +8,12 @@ from mainspring.core.model.base.instant import MILLISECOND, Micros
 from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.ports.dispatch import Broker
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.dispatch import KafkaDispatch
 from mainspring.integrations.kafka.producer import BatchProducer, Record
 from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
-from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.address import parse_redis
 from mainspring.integrations.redis.dispatch import RedisDispatch
 from mainspring.integrations.redis.servers import RedisServers
 from tests.support import rabbitmq
@@ -87,7 +87,7 @@ class OnRedis(OnServer):
         return RedisDispatch(self.address, SystemClock(), sealer, lease)
 
     async def smuggle(self, queue: str, message: bytes) -> None:
-        servers = RedisServers(read_redis(self.address, "address"))
+        servers = RedisServers(parse_redis(self.address, "address"))
         await servers.open().zadd(f"{{mainspring:{self.namespace}:{queue}}}:ready", {message: 1})
         await servers.close()
 
@@ -162,7 +162,7 @@ class OnKafka(OnServer):
         return KafkaDispatch(self.url, SystemClock(), sealer, lease)
 
     async def smuggle(self, queue: str, message: bytes) -> None:
-        server, topic = read_kafka(self.address, "address"), self.topics.format(queue=queue)
+        server, topic = parse_kafka(self.address, "address"), self.topics.format(queue=queue)
         # Topics do not exist before their first use.
         await KafkaAdmin(server).make_topics([topic], 3, {})
         producer = BatchProducer(server)

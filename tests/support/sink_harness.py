@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.events.events import Event, Subject, Topic, compose
 from mainspring.core.ports.events_out import Sink
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.events import KafkaSink
-from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.address import parse_redis
 from mainspring.integrations.redis.events import RedisSink
 from tests.support.memory_sink import MemorySink
 from tests.support.waiting import wait_until
@@ -98,7 +98,7 @@ class OnRedis(SinkHarness):
         self._newest: dict[Topic, str] = {}
 
     def make(self) -> Sink:
-        return RedisSink(read_redis(self.address, "events.redis"), 100_000)
+        return RedisSink(parse_redis(self.address, "events.redis"), 100_000)
 
     async def bodies(self, topic: Topic) -> list[bytes]:
         found: list[bytes] = []
@@ -129,7 +129,7 @@ class OnKafka(SinkHarness):
         self._ends: dict[tuple[str, int], int] = {}
 
     def make(self) -> Sink:
-        return KafkaSink(read_kafka(self.address, "test"))
+        return KafkaSink(parse_kafka(self.address, "test"))
 
     async def begin(self) -> None:
         def look(consumer: Consumer) -> None:

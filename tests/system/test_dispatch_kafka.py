@@ -23,9 +23,9 @@ from mainspring.core.model.cluster.hints import HintCodec
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
-from mainspring.integrations.kafka.connection import options_of
+from mainspring.integrations.kafka.connection import build_options
 from mainspring.integrations.kafka.consumer import BatchConsumer
 from mainspring.integrations.kafka.dispatch import KafkaDispatch
 from mainspring.stores.postgres import PostgresStore
@@ -48,7 +48,7 @@ class Broker:
         name = uuid4().hex
         self.topics = [f"run-{name}", f"retry-{name}"]
         self.url = f"{address}/?topics={self.topics[0]}&retries={self.topics[1]}&partitions={PARTITIONS}"
-        self._server = read_kafka(address, "test")
+        self._server = parse_kafka(address, "test")
         self.admin = KafkaAdmin(self._server)
 
     async def lag(self, group: str) -> int:
@@ -68,7 +68,7 @@ class Broker:
     async def rewind(self, group: str) -> None:
         """Set the offsets of a group to 0. Kafka rejects it while the group has members."""
         offsets = [TopicPartition(self.topics[0], number, 0) for number in range(PARTITIONS)]
-        client = AdminClient(options_of(self._server))
+        client = AdminClient(build_options(self._server))
         asked = client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, offsets)])
         await asyncio.wrap_future(asked[group])
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from tests.support.doc_blocks import write_blocks
 from tests.support.processes import ROOT, START_SECONDS, free_port
@@ -34,7 +34,7 @@ class Site:
     def __init__(self, folder: Path, kafka: str) -> None:
         self.folder = folder
         self._kafka = kafka.removeprefix("kafka://")
-        self._admin = KafkaAdmin(read_kafka(kafka, "test"))
+        self._admin = KafkaAdmin(parse_kafka(kafka, "test"))
         self._suffix = uuid4().hex
         write_blocks(PAGE, folder)
         (folder / "mainspring.toml").write_text("\n".join(self.blocks("toml")))

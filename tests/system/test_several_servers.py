@@ -74,7 +74,7 @@ async def test_adding_a_server_to_a_sharded_store_loses_and_doubles_nothing(
     store = several(addresses, 100, connections=8)
     await store.open()
     try:
-        assert [len(server.places) for server in await store.servers()] == [16, 16, 0]
+        assert [len(server.placement_groups) for server in await store.servers()] == [16, 16, 0]
         async with Processes(msgspec.json.encode(addresses).decode(), tmp_path / "logs") as processes:
             await _add_server(store, servers, processes)
     finally:
@@ -123,7 +123,7 @@ async def _add_server(store: ShardedStore, servers: list[LocalPostgres], process
     submitting = asyncio.create_task(submit())
 
     async def count_moved() -> int:
-        return len((await store.servers())[2].places)
+        return len((await store.servers())[2].placement_groups)
 
     kills = 0
     # Kill the mover after it has moved something, at a random moment of what it does next.
@@ -146,7 +146,7 @@ async def _add_server(store: ShardedStore, servers: list[LocalPostgres], process
     await eventually(rebalanced, processes.logs)
     moved.set()
     await submitting
-    assert sorted(len(server.places) for server in await store.servers()) == [10, 11, 11]
+    assert sorted(len(server.placement_groups) for server in await store.servers()) == [10, 11, 11]
     await _until_all_ended(servers, accepted, processes)
     ticks = await fetch_from_all(
         servers, "SELECT job_id::text, scheduled_at, count(*) AS n FROM mainspring.ledger GROUP BY 1, 2"

@@ -11,10 +11,10 @@ from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.rabbitmq import wire
-from mainspring.integrations.rabbitmq.address import Kind, read_broker
+from mainspring.integrations.rabbitmq.address import Kind, parse_rabbitmq
 from mainspring.integrations.rabbitmq.client import Client
 from mainspring.integrations.rabbitmq.errors import ConnectionLost
-from mainspring.integrations.rabbitmq.queues import Queues
+from mainspring.integrations.rabbitmq.queues import QueueDeclarer
 from tests.support.builders import a_run
 
 TAGS = st.integers(1, 2**63 - 1)
@@ -30,7 +30,7 @@ def test_acks_nacks_and_rejects_are_encoded_as_by_pamqp(channel: int, tag: int, 
 
 @given(CHANNELS, st.binary(max_size=300))
 def test_a_body_is_encoded_as_by_pamqp(channel: int, content: bytes) -> None:
-    before, after = wire.around_body(channel, len(content))
+    before, after = wire.build_body_frame(channel, len(content))
     whole = frame.marshal(body.ContentBody(content), channel) if content else b""
     assert before + content + after == whole
 
@@ -46,9 +46,9 @@ def test_deliveries_and_confirms_are_decoded_as_by_pamqp(channel: int, tag: int,
     data = b"".join(frame.marshal(one, channel) for one in sent) + frame.marshal(content, channel)
     deliver, ack, nack, head = wire.FrameReader().feed(data)
     assert [found[:2] for found in (deliver, ack, nack, head)] == [(1, channel)] * 3 + [(2, channel)]
-    assert (wire.index_of(deliver[2]), wire.read_deliver(deliver[2])) == (wire.DELIVER, tag)
-    assert (wire.index_of(ack[2]), wire.read_confirm(ack[2])) == (wire.ACK, (tag, flag))
-    assert (wire.index_of(nack[2]), wire.read_confirm(nack[2])) == (wire.NACK, (tag, flag))
+    assert (wire.read_index(deliver[2]), wire.read_deliver(deliver[2])) == (wire.DELIVER, tag)
+    assert (wire.read_index(ack[2]), wire.read_confirm(ack[2])) == (wire.ACK, (tag, flag))
+    assert (wire.read_index(nack[2]), wire.read_confirm(nack[2])) == (wire.NACK, (tag, flag))
     assert wire.read_size(head[2]) == tag
 
 
@@ -72,12 +72,12 @@ def test_data_that_is_not_amqp_is_rejected_at_once(data: bytes) -> None:
 
 
 def test_a_broker_address_sets_nodes_credentials_tls_and_queue_kind() -> None:
-    broker = read_broker("amqps://me:p%40ss@a,b:1,[::1]:2/my%2Fhost?kind=quorum&ssl_ca_certs=/ca.pem", "field")
+    broker = parse_rabbitmq("amqps://me:p%40ss@a,b:1,[::1]:2/my%2Fhost?kind=quorum&ssl_ca_certs=/ca.pem", "field")
     assert broker.nodes == (("a", 5671), ("b", 1), ("::1", 2))
     assert (broker.user, broker.password, broker.vhost) == ("me", "p@ss", "my/host")
     assert (broker.tls, broker.kind) == (Tls(authority="/ca.pem"), "quorum")
     assert "p@ss" not in repr(broker)
-    plain = read_broker("amqp://a", "field")
+    plain = parse_rabbitmq("amqp://a", "field")
     assert (plain.nodes, plain.user, plain.vhost, plain.tls, plain.kind) == (
         (("a", 5672),),
         "guest",
@@ -85,7 +85,7 @@ def test_a_broker_address_sets_nodes_credentials_tls_and_queue_kind() -> None:
         None,
         "classic",
     )
-    assert read_broker("amqp://a/", "field").vhost == read_broker("amqp://a/%2F", "field").vhost == "/"
+    assert parse_rabbitmq("amqp://a/", "field").vhost == parse_rabbitmq("amqp://a/%2F", "field").vhost == "/"
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_a_broker_address_sets_nodes_credentials_tls_and_queue_kind() -> None:
 )
 def test_an_invalid_broker_address_is_rejected_without_showing_the_password(text: str) -> None:
     with pytest.raises(Invalid) as raised:
-        read_broker(text.replace("amqp://", "amqp://u:hush@") if "@" not in text else text, "field")
+        parse_rabbitmq(text.replace("amqp://", "amqp://u:hush@") if "@" not in text else text, "field")
     assert "hush" not in str(raised.value)
 
 
-def queues(kind: Kind) -> Queues:
-    broker = read_broker(f"amqp://a?kind={kind}", "")
-    return Queues(Client(broker, SystemClock(), SECOND), broker, "store")
+def queues(kind: Kind) -> QueueDeclarer:
+    broker = parse_rabbitmq(f"amqp://a?kind={kind}", "")
+    return QueueDeclarer(Client(broker, SystemClock(), SECOND), broker, "store")
 
 
 def test_priorities_map_to_rabbitmq_priorities_or_to_bands_of_quorum_queues() -> None:

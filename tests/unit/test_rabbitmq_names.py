@@ -8,18 +8,18 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.integrations.rabbitmq.address import read_broker
+from mainspring.integrations.rabbitmq.address import parse_rabbitmq
 from mainspring.integrations.rabbitmq.client import Client
-from mainspring.integrations.rabbitmq.queues import Queues
+from mainspring.integrations.rabbitmq.queues import QueueDeclarer
 from tests.support.builders import a_run
 
 RABBIT = "amqp://user:password@host:5672"
 UBER = f"{RABBIT}/?queues=jobs.priority.{{priority}}"
 
 
-def make_queues(options: str) -> Queues:
-    broker = read_broker(f"{RABBIT}/?{options}", "dispatch.broker")
-    return Queues(Client(broker, SystemClock(), SECOND), broker, "store-1")
+def make_queues(options: str) -> QueueDeclarer:
+    broker = parse_rabbitmq(f"{RABBIT}/?{options}", "dispatch.broker")
+    return QueueDeclarer(Client(broker, SystemClock(), SECOND), broker, "store-1")
 
 
 def test_each_priority_has_a_queue_with_its_number() -> None:
@@ -45,10 +45,10 @@ def test_a_template_may_name_the_queue_and_the_store(kind: str) -> None:
 @pytest.mark.parametrize("template", ["{other}", "a b", "{queue", "", "x" * 61, "ä"])
 def test_a_bad_template_is_refused(template: str) -> None:
     if not template:
-        assert read_broker(f"{RABBIT}/?queues=", "dispatch.broker").queues == ""
+        assert parse_rabbitmq(f"{RABBIT}/?queues=", "dispatch.broker").queues == ""
         return
     with pytest.raises(Invalid, match=r"template|no address") as caught:
-        read_broker(f"{RABBIT}/?queues={template}", "dispatch.broker")
+        parse_rabbitmq(f"{RABBIT}/?queues={template}", "dispatch.broker")
     assert caught.value.field == "dispatch.broker"
 
 

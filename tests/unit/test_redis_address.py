@@ -5,7 +5,7 @@ import pytest
 from mainspring.config.loading import load
 from mainspring.core.model.base.addresses import Tls
 from mainspring.core.model.base.errors import Invalid
-from mainspring.integrations.redis.address import RedisAddress, read_redis
+from mainspring.integrations.redis.address import RedisAddress, parse_redis
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from mainspring.integrations.redis.address import RedisAddress, read_redis
     ],
 )
 def test_an_address_is_parsed(text: str, expected: RedisAddress) -> None:
-    assert read_redis(text, "dispatch.broker") == expected
+    assert parse_redis(text, "dispatch.broker") == expected
     assert load({}, {"MAINSPRING_DISPATCH_BROKER": text}).dispatch.broker == text
 
 
@@ -53,5 +53,5 @@ def test_an_invalid_address_is_rejected_with_its_reason(text: str, reason: str) 
 
 
 def test_addresses_and_settings_do_not_show_passwords() -> None:
-    assert "hush" not in repr(read_redis("redis+cluster://:hush@a", "dispatch.broker"))
+    assert "hush" not in repr(parse_redis("redis+cluster://:hush@a", "dispatch.broker"))
     assert "hush" not in repr(load({}, {"MAINSPRING_DISPATCH_STATUS_CACHE": "redis://:hush@a"}))

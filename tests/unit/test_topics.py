@@ -4,14 +4,14 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.hints import Hint
-from mainspring.integrations.kafka.address import read_kafka
-from mainspring.integrations.kafka.request_topic import RequestSigner, dead_topic, read_request_topic
+from mainspring.integrations.kafka.address import parse_kafka
+from mainspring.integrations.kafka.request_topic import RequestSigner, name_dead_topic, read_request_topic
 from mainspring.integrations.kafka.topics import OPTIONS, TopicNames, read_topics
 from tests.support.builders import a_run
 
 
 def names(query: str = "") -> TopicNames:
-    return read_topics(read_kafka(f"kafka://a/?{query}", "field", OPTIONS), "field")
+    return read_topics(parse_kafka(f"kafka://a/?{query}", "field", OPTIONS), "field")
 
 
 def a_hint(queue: str = "mail", priority: int = 5, attempt: int = 1, datacenter: str = "") -> Hint:
@@ -56,9 +56,9 @@ def test_an_invalid_topic_template_is_rejected(query: str) -> None:
 
 def test_a_topic_in_the_address_is_for_requests_only() -> None:
     with pytest.raises(Invalid):
-        read_topics(read_kafka("kafka://a/job-requests", "field", OPTIONS), "field")
+        read_topics(parse_kafka("kafka://a/job-requests", "field", OPTIONS), "field")
     found = read_request_topic("kafka://a/job-requests?partitions=3", "field")
-    assert (found.name, dead_topic(found.name), found.partitions) == ("job-requests", "job-requests-dead", 3)
+    assert (found.name, name_dead_topic(found.name), found.partitions) == ("job-requests", "job-requests-dead", 3)
 
 
 @pytest.mark.parametrize("text", ["kafka://a", "kafka://a/", "kafka://a/x/y", "kafka://a/x?topics=y", "redis://a/x"])

@@ -13,7 +13,7 @@ from mainspring.config.servers.brokers import make_dispatch
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from tools.chaos.cluster import QUEUES, Cluster
 from tools.chaos.engines import FEEDERS, freeze, thaw
@@ -41,7 +41,7 @@ class EngineForgets(FeederFault):
             case "rabbitmq":
                 await asyncio.to_thread(_delete_queues, engine.address(), await _identity(site))
             case _:
-                await KafkaAdmin(read_kafka(engine.address(), "engine")).delete_topics(TOPICS)
+                await KafkaAdmin(parse_kafka(engine.address(), "engine")).delete_topics(TOPICS)
         await asyncio.sleep(6)
 
 

@@ -20,7 +20,7 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 EFFECT_EVERY, LATER_EVERY = 50, 10
 
 
-class Refused(Exception):
+class SubmitRejected(Exception):
     """The API found something wrong with what was sent."""
 
 
@@ -108,9 +108,9 @@ class Load:
                     if "jobId" in item:
                         answers[number] = item
                     elif item["problem"]["status"] not in _AGAIN:
-                        raise Refused(str(item))
+                        raise SubmitRejected(str(item))
             elif answer is not None and answer.status_code not in _AGAIN:
-                raise Refused(answer.text)
+                raise SubmitRejected(answer.text)
             if len(answers) < len(jobs):
                 self.sent_again += 1
                 await asyncio.sleep(0.1 + random.random() / 5)

@@ -7,22 +7,22 @@ from mainspring.config.servers.broker_routes import OTHERS, read_routes, separat
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.coordination import STORE
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.request_topic import read_request_topic
 from mainspring.integrations.kafka.status_updates import read_status_topic
-from mainspring.integrations.redis.address import read_redis
-from mainspring.integrations.s3.address import read_blobs
+from mainspring.integrations.redis.address import parse_redis
+from mainspring.integrations.s3.address import parse_blob_address
 
 
 def check_addresses(settings: Settings) -> None:
     """Raise ``Invalid``, which names the setting, for the first address that cannot be read."""
     _check_pools(settings, read_routes(settings.dispatch.broker, settings.dispatch.queues))
     if settings.dispatch.status_cache:
-        read_redis(settings.dispatch.status_cache, "dispatch.status_cache")
+        parse_redis(settings.dispatch.status_cache, "dispatch.status_cache")
     if settings.retention.archive:
-        read_blobs(settings.retention.archive, "retention.archive")
+        parse_blob_address(settings.retention.archive, "retention.archive")
     if settings.run_logs.location != STORE:
-        read_blobs(settings.run_logs.location, "run_logs.location")
+        parse_blob_address(settings.run_logs.location, "run_logs.location")
     _check_events(settings)
     _check_ingest(settings.ingest)
     if settings.api.submit_buffer and not read_topic_name(settings.ingest):
@@ -52,11 +52,11 @@ def _check_pools(settings: Settings, routes: Mapping[str, str]) -> None:
 def _check_events(settings: Settings) -> None:
     events = settings.events
     if events.kafka:
-        read_kafka(events.kafka, "events.kafka")
+        parse_kafka(events.kafka, "events.kafka")
     if events.status_updates:
         read_status_topic(events.status_updates, "events.status_updates")
     if events.redis:
-        read_redis(events.redis, "events.redis")
+        parse_redis(events.redis, "events.redis")
 
 
 def _check_ingest(section: IngestSection) -> None:

@@ -24,7 +24,7 @@ from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Workforce
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.submit.task_catalog import TaskCatalog
-from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.address import parse_redis
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
@@ -179,4 +179,4 @@ def make_status_cache(settings: Settings) -> StatusCache | None:
         from mainspring.integrations.redis.status_cache import RedisStatusCache
     except ModuleNotFoundError as error:
         raise explain_missing("Redis", "redis", error) from error
-    return RedisStatusCache(read_redis(settings.dispatch.status_cache, "dispatch.status_cache"))
+    return RedisStatusCache(parse_redis(settings.dispatch.status_cache, "dispatch.status_cache"))

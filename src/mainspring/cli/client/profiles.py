@@ -59,7 +59,7 @@ class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return found
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileOut(msgspec.Struct, frozen=True, kw_only=True):
     """A profile without its secret."""
 
     name: str
@@ -142,7 +142,7 @@ def list_profiles(json: AsJson = False) -> None:
     """
     found = read()
     items = [
-        Shown(
+        ProfileOut(
             name=name,
             used=name == found.use,
             url=profile.url or None,

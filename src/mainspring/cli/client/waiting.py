@@ -17,13 +17,13 @@ _ENDED = {state.value for state in ENDED}
 
 async def wait_for(api: Client, out: Output, run: str) -> None:
     """Wait until the run has ended, print its result, and exit with a failure code unless it succeeded."""
-    from mainspring.cli.tables.runs import Shown
+    from mainspring.cli.tables.runs import RunDetails
 
     backoff = Backoff(_FIRST_PAUSE, SECOND)
     try:
         while True:
             answer = await api.ask("GET", f"/v1/runs/{run}")
-            found = read(answer, Shown)
+            found = read(answer, RunDetails)
             if found.status in _ENDED:
                 break
             await api.clock.sleep(backoff.next())

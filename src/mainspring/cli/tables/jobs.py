@@ -13,7 +13,7 @@ class _SloState(msgspec.Struct, rename="camel"):
     last_success: str | None = None
 
 
-class LimitShown(msgspec.Struct):
+class LimitDetails(msgspec.Struct):
     key: str
     most: int
     per: str | None = None
@@ -23,7 +23,7 @@ class LimitShown(msgspec.Struct):
         return f"{self.key}={self.most}" + (f"/{self.per}" if self.per else "")
 
 
-class BreakerShown(msgspec.Struct):
+class BreakerDetails(msgspec.Struct):
     failures: int = 5
     within: str = "1m"
     pause: str = "30s"
@@ -32,7 +32,7 @@ class BreakerShown(msgspec.Struct):
         return f"{self.failures} failures in {self.within}: a pause of {self.pause}"
 
 
-class Shown(msgspec.Struct, rename="camel"):
+class JobDetails(msgspec.Struct, rename="camel"):
     """The fields of a job that commands print. ``--json`` prints all fields of the API."""
 
     job_id: str
@@ -67,8 +67,8 @@ class Shown(msgspec.Struct, rename="camel"):
     datacenters: Raw | msgspec.UnsetType = msgspec.UNSET
     weight: int = 1
     retention: str | None = None
-    limits: tuple[LimitShown, ...] = ()
-    breaker: BreakerShown | None = None
+    limits: tuple[LimitDetails, ...] = ()
+    breaker: BreakerDetails | None = None
     owner: str | None = None
     tags: tuple[str, ...] = ()
     version: int | None = None
@@ -86,7 +86,7 @@ class Shown(msgspec.Struct, rename="camel"):
         return f"every {self.every}" if self.every is not None else "once"
 
 
-def show_details(out: Output, job: Shown) -> None:
+def show_details(out: Output, job: JobDetails) -> None:
     details(
         out,
         [
@@ -127,7 +127,7 @@ def show_details(out: Output, job: Shown) -> None:
     )
 
 
-def _slo_words(job: Shown) -> str:
+def _slo_words(job: JobDetails) -> str:
     if job.slo is None:
         return ""
     owes = {"startWithin": "start within", "succeedEvery": "succeed every"}

@@ -17,7 +17,7 @@ class Attempt(msgspec.Struct, rename="camel"):
     error_message: str | None = None
 
 
-class Shown(msgspec.Struct, rename="camel"):
+class RunDetails(msgspec.Struct, rename="camel"):
     """The fields of a run that commands print."""
 
     run_id: str
@@ -66,7 +66,7 @@ class Shown(msgspec.Struct, rename="camel"):
         return last_line(self.error_message) or self.reason
 
 
-def show_runs(out: Output, runs: list[Shown], *, more: bool) -> None:
+def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
     roomy = ("QUEUE", "TENANT", "NAME") if out.roomy else ()
     out.rows(
         ("RUN", "TASK", "STATUS", "DUE", "TOOK", "TRY", *roomy, "WHY"),
@@ -89,7 +89,7 @@ def show_runs(out: Output, runs: list[Shown], *, more: bool) -> None:
         out.say(f"there are more than these {len(runs)}: --limit")
 
 
-def _spent(out: Output, run: Shown) -> str:
+def _spent(out: Output, run: RunDetails) -> str:
     if run.status == "running" and run.began is not None:
         return span(max(out.now() - parse_instant(run.began), 0))
     return took(run.began, run.end_time)

@@ -10,12 +10,12 @@ from mainspring.core.logs.run_logs import RunLogs
 from mainspring.core.model.cluster.coordination import STORE
 from mainspring.core.ports.blobs import Blobs
 from mainspring.integrations.files.folder import FolderBlobs
-from mainspring.integrations.s3.address import read_blobs
+from mainspring.integrations.s3.address import parse_blob_address
 
 
 def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
     """``field``: the setting that has the address."""
-    found = read_blobs(address, field)
+    found = parse_blob_address(address, field)
     if found.kind == "file":
         return FolderBlobs(Path(found.place))
     try:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.coordination import STORE
 from mainspring.core.model.runs.names import check_queue
-from mainspring.integrations.kafka.address import SCHEME, read_kafka
+from mainspring.integrations.kafka.address import SCHEME, parse_kafka
 from mainspring.integrations.kafka.topics import OPTIONS, read_topics
 from mainspring.integrations.rabbitmq.address import SCHEMES as AMQP
-from mainspring.integrations.rabbitmq.address import read_broker
-from mainspring.integrations.redis.address import names_redis, read_redis
+from mainspring.integrations.rabbitmq.address import parse_rabbitmq
+from mainspring.integrations.redis.address import is_redis, parse_redis
 
 #: All queues that are not named.
 OTHERS = "*"
@@ -18,12 +18,12 @@ _HINT = "store, redis://host:6379/0, amqp://user:password@host:5672 or kafka://h
 
 
 def check_broker(text: str, field: str) -> None:
-    if names_redis(text):
-        read_redis(text, field)
+    if is_redis(text):
+        parse_redis(text, field)
     elif text.startswith(AMQP):
-        read_broker(text, field)
+        parse_rabbitmq(text, field)
     elif text.startswith(SCHEME):
-        read_topics(read_kafka(text, field, OPTIONS), field)
+        read_topics(parse_kafka(text, field, OPTIONS), field)
     elif text != STORE:
         # The message must not repeat the address: it could contain a password.
         raise Invalid(field, "is not the address of a broker", _HINT)
@@ -57,12 +57,12 @@ def read_routes(broker: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str,
 
 def separates_priorities(text: str) -> bool:
     """Return whether a broker can deliver hints of one priority, as pools of slots need."""
-    return text == STORE or (text.startswith(AMQP) and read_broker(text, "dispatch.broker").by_priority)
+    return text == STORE or (text.startswith(AMQP) and parse_rabbitmq(text, "dispatch.broker").by_priority)
 
 
 def _check_shared(text: str, field: str, queue: str, shared: dict[str, str]) -> None:
     """Refuse names that several queues would share, because a consumer cannot use the hints of another queue."""
-    if not text.startswith(AMQP) or (broker := read_broker(text, field)).by_queue:
+    if not text.startswith(AMQP) or (broker := parse_rabbitmq(text, field)).by_queue:
         return
     other = "every queue" if queue == OTHERS else shared.get(text, queue)
     if other != queue:

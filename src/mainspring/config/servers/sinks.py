@@ -2,9 +2,9 @@
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.ports.events_out import Sink
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.status_updates import read_status_topic
-from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.address import parse_redis
 
 
 def make_sinks(kafka: str, redis: str, redis_length: int, status_updates: str = "") -> list[Sink]:
@@ -17,7 +17,7 @@ def make_sinks(kafka: str, redis: str, redis_length: int, status_updates: str = 
         except ModuleNotFoundError as error:
             hint = "pip install 'mainspring[redis]'"
             raise Invalid("events.redis", f"Redis needs the package {error.name}", hint) from error
-        sinks.append(RedisSink(read_redis(redis, "events.redis"), redis_length))
+        sinks.append(RedisSink(parse_redis(redis, "events.redis"), redis_length))
     if kafka or status_updates:
         try:
             from mainspring.integrations.kafka.events import KafkaSink, KafkaStatusSink
@@ -26,7 +26,7 @@ def make_sinks(kafka: str, redis: str, redis_length: int, status_updates: str = 
             field = "events.kafka" if kafka else "events.status_updates"
             raise Invalid(field, f"Kafka needs the package {error.name}", hint) from error
         if kafka:
-            sinks.append(KafkaSink(read_kafka(kafka, "events.kafka")))
+            sinks.append(KafkaSink(parse_kafka(kafka, "events.kafka")))
         if status_updates:
             sinks.append(KafkaStatusSink(read_status_topic(status_updates, "events.status_updates")))
     return sinks

@@ -29,7 +29,7 @@ from mainspring.cli.fields import (
     payload_of,
 )
 from mainspring.cli.output import Output, details, last_line, status, took
-from mainspring.cli.tables.runs import Attempt, Shown, show_runs
+from mainspring.cli.tables.runs import Attempt, RunDetails, show_runs
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.runs.run import Outcome
 
@@ -93,7 +93,7 @@ async def list_runs(
         "tenant": api.tenant,
     }
     found = await api.pages("/v1/runs", query, limit)
-    runs = [read(item, Shown) for item in found.items]
+    runs = [read(item, RunDetails) for item in found.items]
     out.tell(found, [run.run_id for run in runs], lambda: show_runs(out, runs, more=found.next_cursor is not None))
 
 
@@ -112,7 +112,7 @@ async def show_run(api: Client, out: Output, run: Run, wait: Wait = False) -> No
         await wait_for(api, out, identifier)
         return
     answer = await api.ask("GET", f"/v1/runs/{identifier}")
-    out.tell(answer, [identifier], lambda: _show_details(out, read(answer, Shown)))
+    out.tell(answer, [identifier], lambda: _show_details(out, read(answer, RunDetails)))
 
 
 @command(group, "cancel")
@@ -289,7 +289,7 @@ def _format_line(out: Output, line: LogLineOut) -> str:
     return f"{line.time}  {line.text}" if out.shows_utc else line.text
 
 
-def _show_details(out: Output, run: Shown) -> None:
+def _show_details(out: Output, run: RunDetails) -> None:
     # The start and due time of a fan-out in progress are those of its latest poll, so show when it was submitted.
     is_fan_out = run.began != run.start_time
     details(

@@ -38,18 +38,18 @@ def parse_networks(networks: Sequence[str], where: str) -> tuple[Network, ...]:
         raise Invalid(where, str(error), "for example 10.1.0.0/16") from None
 
 
-def plain(address: Address) -> Address:
+def unwrap_ipv4(address: Address) -> Address:
     """Return the IPv4 address inside an IPv4-mapped IPv6 address such as ``::ffff:10.0.0.1``."""
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
 
 
-def literal(host: str) -> Address | None:
+def parse_literal(host: str) -> Address | None:
     """Return the address that a host spells out, or None for a name.
 
     ``2130706433``, ``0177.0.0.1`` and ``0x7f.1`` are refused, because operating systems read them as addresses.
     """
     try:
-        return plain(ip_address(host))
+        return unwrap_ipv4(ip_address(host))
     except ValueError:
         last = host.rstrip(".").rpartition(".")[2]
         if last.isdigit() or last.startswith("0x"):
@@ -57,7 +57,7 @@ def literal(host: str) -> Address | None:
         return None
 
 
-def refusal(address: Address, allowed: Sequence[Network]) -> str | None:
+def explain_refusal(address: Address, allowed: Sequence[Network]) -> str | None:
     """Return the reason why an address may not be called, or None if it may."""
     if any(address in network for network in allowed):
         return None

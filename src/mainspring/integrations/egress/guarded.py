@@ -23,7 +23,13 @@ from mainspring.core.model.alerts.outgoing import MAX_URL, checked_headers
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.ports.egress import Answer, NoAnswer, OutgoingRequest
-from mainspring.integrations.egress.addresses import Address, literal, parse_networks, plain, refusal
+from mainspring.integrations.egress.addresses import (
+    Address,
+    explain_refusal,
+    parse_literal,
+    parse_networks,
+    unwrap_ipv4,
+)
 
 #: Looks up the addresses of a name.
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -46,7 +52,7 @@ class GuardedEgress:
         self._tls = tls
 
     async def send(self, request: OutgoingRequest) -> Answer:
-        url = _checked_url(request.url)
+        url = _check_url(request.url)
         headers = checked_headers(request.headers)
         headers |= {"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "Connection": "close"}
         try:
@@ -69,18 +75,18 @@ class GuardedEgress:
         One refused address fails the request, because mixed answers are suspicious.
         """
         host = url.raw_host.decode("ascii")
-        found = literal(host) if "%" not in host else None
+        found = parse_literal(host) if "%" not in host else None
         if found is not None:
             addresses: Sequence[Address] = [found]
         elif _HOST.fullmatch(host):
             port = url.port or (443 if url.scheme == "https" else 80)
-            addresses = [plain(ip_address(each)) for each in await self._resolve(host, port)]
+            addresses = [unwrap_ipv4(ip_address(each)) for each in await self._resolve(host, port)]
         else:
             raise Invalid("url", f"{host[:80]!r} is not a host")
         if not addresses:
             raise NoAnswer(f"{host} has no address")
         for address in addresses:
-            if (why := refusal(address, self._allowed)) is not None:
+            if (why := explain_refusal(address, self._allowed)) is not None:
                 # The address is omitted, because it could reveal internal names.
                 raise Invalid("url", f"{host} leads to an address that is {why}", "tasks.http_allow names exceptions")
         return addresses[:_MOST_TRIED]
@@ -120,7 +126,7 @@ class GuardedEgress:
         )
 
 
-def _checked_url(text: str) -> httpx2.URL:
+def _check_url(text: str) -> httpx2.URL:
     if len(text) > MAX_URL:
         raise Invalid("url", f"has {len(text)} characters", f"at most {MAX_URL}")
     try:

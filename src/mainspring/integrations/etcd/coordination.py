@@ -28,7 +28,7 @@ _NOT_FOUND, _UNAUTHENTICATED = 5, 16
 Json = dict[str, Any]
 
 
-class _Refused(Exception):
+class _RequestRejected(Exception):
     """etcd answered with an error."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -120,7 +120,7 @@ class EtcdRegistry:
     async def exit(self, member: SessionId) -> None:
         lease = self._leases.pop(member, None)
         if lease is not None:
-            with suppress(_Refused):
+            with suppress(_RequestRejected):
                 await self._ask("lease/revoke", {"ID": lease.id})
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -157,7 +157,7 @@ class EtcdRegistry:
                     return await self._ask_node(path, question)
             except (httpx2.TransportError, TimeoutError, OSError) as error:
                 problem = str(error) or "timeout"
-            except _Refused as refused:
+            except _RequestRejected as refused:
                 if refused.code == _NOT_FOUND:
                     if path == "lease/revoke":
                         return {}
@@ -179,7 +179,7 @@ class EtcdRegistry:
             # A request fails with an error in its answer; a stream carries errors in its items.
             error: Json = found["error"] if isinstance(found.get("error"), dict) else found
             code = error.get("code", error.get("grpc_code", 0))
-            raise _Refused(code or 0, str(error.get("message", error))[:200])
+            raise _RequestRejected(code or 0, str(error.get("message", error))[:200])
         return found
 
     async def _headers(self) -> dict[str, str]:
@@ -191,7 +191,7 @@ class EtcdRegistry:
                 f"{self._endpoints[0]}/v3/auth/authenticate", json={"name": name, "password": password}
             )
             if answer.status_code != 200:
-                raise _Refused(_UNAUTHENTICATED, "etcd does not know this user and password")
+                raise _RequestRejected(_UNAUTHENTICATED, "etcd does not know this user and password")
             self._token = str(_read(answer).get("token", ""))
         return {"Authorization": self._token}
 
@@ -203,7 +203,7 @@ class EtcdRegistry:
                         if "events" in change:
                             for listener in self._listeners:
                                 listener()
-            except (httpx2.TransportError, OSError, StoreUnavailable, _Refused) as error:
+            except (httpx2.TransportError, OSError, StoreUnavailable, _RequestRejected) as error:
                 _log.debug("watch interrupted", error=str(error))
             await self._clock.sleep(_BEFORE_WATCHING_AGAIN)
 
@@ -224,4 +224,6 @@ def _read(answer: httpx2.Response) -> Json:
     try:
         return msgspec.json.decode(answer.content or b"{}", type=Json)
     except msgspec.DecodeError:
-        raise _Refused(0, f"what answers with status {answer.status_code} at {answer.url.host} is not etcd") from None
+        raise _RequestRejected(
+            0, f"what answers with status {answer.status_code} at {answer.url.host} is not etcd"
+        ) from None

@@ -13,7 +13,7 @@ from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.diagnosis import Finding
 from mainspring.core.ports.blobs import Blob, BlobsUnavailable
 from mainspring.core.runtime.private_files import examine_modes, make_private_directory
-from mainspring.integrations.files.parts import ThreadedBlobs
+from mainspring.integrations.files.threaded_blobs import ThreadedBlobs
 
 _T = TypeVar("_T")
 
@@ -34,7 +34,7 @@ class FolderBlobs(ThreadedBlobs):
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Blob]]:
         root = await self._do(self._root)
-        files = _files(root / prefix)
+        files = _list_files(root / prefix)
         while batch := await self._do(lambda: [*islice(files, _LISTED)]):
             yield [Blob(name=file.relative_to(root).as_posix(), size=size, changed_at=at) for file, size, at in batch]
 
@@ -110,7 +110,7 @@ class FolderBlobs(ThreadedBlobs):
             return []
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, int, Instant]]:
+def _list_files(folder: Path) -> Iterator[tuple[Path, int, Instant]]:
     """Yield all files below a folder with their sizes and modification times.
 
     The result is lazy, because a day may have millions of files. Files that are deleted meanwhile are skipped.
@@ -118,7 +118,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, int, Instant]]:
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
-                yield from _files(Path(entry.path))
+                yield from _list_files(Path(entry.path))
             elif not entry.name.startswith("."):
                 with suppress(FileNotFoundError):
                     about = entry.stat()

@@ -22,7 +22,7 @@ _SAFETY = {
 }
 
 
-class KafkaServer(msgspec.Struct, frozen=True, kw_only=True):
+class KafkaAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a Kafka cluster, with its security options."""
 
     nodes: tuple[tuple[str, int], ...]
@@ -38,7 +38,7 @@ class KafkaServer(msgspec.Struct, frozen=True, kw_only=True):
         return f"KafkaServer(nodes={self.nodes!r}, path={self.path!r})"
 
 
-def read_kafka(text: str, field: str, options: Collection[str] = ()) -> KafkaServer:
+def parse_kafka(text: str, field: str, options: Collection[str] = ()) -> KafkaAddress:
     """Parse an address. ``options``: the allowed options besides the security options."""
     # Errors must not repeat the address: it could contain a password.
     if not text.startswith(SCHEME):
@@ -64,4 +64,4 @@ def read_kafka(text: str, field: str, options: Collection[str] = ()) -> KafkaSer
         safety |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
         safety.setdefault("sasl.mechanism", "SCRAM-SHA-512")
         safety.setdefault("security.protocol", "SASL_SSL")
-    return KafkaServer(nodes=nodes, path=path, safety=safety, options=own)
+    return KafkaAddress(nodes=nodes, path=path, safety=safety, options=own)

@@ -12,8 +12,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import SECOND
-from mainspring.integrations.kafka.address import KafkaServer
-from mainspring.integrations.kafka.connection import PATIENCE, options_of, unavailable
+from mainspring.integrations.kafka.address import KafkaAddress
+from mainspring.integrations.kafka.connection import PATIENCE, build_options, build_unavailable
 
 Answer = TypeVar("Answer")
 
@@ -32,8 +32,8 @@ _ALWAYS_THERE = "__consumer_offsets"
 class KafkaAdmin:
     """Only uses calls that return a future, because the client's call that lists topics may never return."""
 
-    def __init__(self, server: KafkaServer) -> None:
-        self._options = options_of(server)
+    def __init__(self, server: KafkaAddress) -> None:
+        self._options = build_options(server)
         self._client: AdminClient | None = None
 
     async def make_topics(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
@@ -48,12 +48,12 @@ class KafkaAdmin:
         if wanted:
             made = self._ask(lambda client: client.create_topics(wanted, request_timeout=_SECONDS))
             for answer in made.values():
-                await _answer(answer, KafkaError.TOPIC_ALREADY_EXISTS)
+                await _wait_for_answer(answer, KafkaError.TOPIC_ALREADY_EXISTS)
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         deleted = self._ask(lambda client: client.delete_topics(list(names), request_timeout=_SECONDS))
         for answer in deleted.values():
-            await _answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            await _wait_for_answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     async def partitions(self, names: Sequence[str]) -> dict[str, int]:
         """Return the number of partitions of each existing topic."""
@@ -61,7 +61,9 @@ class KafkaAdmin:
             return {}
         collection = TopicCollection(list(names))
         asked = self._ask(lambda client: client.describe_topics(collection, request_timeout=_SECONDS))
-        found = {name: await _answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART) for name, answer in asked.items()}
+        found = {
+            name: await _wait_for_answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART) for name, answer in asked.items()
+        }
         return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
 
     async def check(self) -> None:
@@ -73,7 +75,7 @@ class KafkaAdmin:
         collection = TopicCollection([_ALWAYS_THERE])
         asked = self._ask(lambda client: client.describe_topics(collection, request_timeout=_SECONDS))
         try:
-            await _answer(asked[_ALWAYS_THERE])
+            await _wait_for_answer(asked[_ALWAYS_THERE])
         except BrokerUnavailable as error:
             if not _is_of_a_broker(error.__cause__):
                 raise
@@ -108,7 +110,7 @@ class KafkaAdmin:
                 # The failed request made the client look up the new coordinator.
                 return consumer.committed(places, timeout=_SECONDS)
         except KafkaException as error:
-            raise unavailable(error) from error
+            raise build_unavailable(error) from error
         finally:
             if consumer is not None:
                 consumer.close()
@@ -117,7 +119,10 @@ class KafkaAdmin:
         wanted = dict.fromkeys(places, spec)
         asked = self._ask(lambda client: client.list_offsets(wanted, request_timeout=_SECONDS))
         # A new topic has no leader yet, and no records.
-        found = {(place.topic, place.partition): await _answer(answer, *_LEADERLESS) for place, answer in asked.items()}
+        found = {
+            (place.topic, place.partition): await _wait_for_answer(answer, *_LEADERLESS)
+            for place, answer in asked.items()
+        }
         return {place: 0 if info is None else info.offset for place, info in found.items()}
 
     def _ask(self, call: Callable[[AdminClient], Answer]) -> Answer:
@@ -126,10 +131,10 @@ class KafkaAdmin:
                 self._client = AdminClient(self._options)
             return call(self._client)
         except KafkaException as error:
-            raise unavailable(error) from error
+            raise build_unavailable(error) from error
 
 
-async def _answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
+async def _wait_for_answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
     """Wait for an answer. Return None if it is an error with one of the codes in ``unless``."""
     try:
         async with asyncio.timeout(1.5 * _SECONDS):
@@ -139,7 +144,7 @@ async def _answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
     except KafkaException as error:
         if error.args[0].code() in unless:
             return None
-        raise unavailable(error) from error
+        raise build_unavailable(error) from error
 
 
 def _is_of_a_broker(error: BaseException | None) -> bool:

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.integrations.kafka.address import KafkaServer
+from mainspring.integrations.kafka.address import KafkaAddress
 
 #: The time limit of one request.
 PATIENCE: Micros = 4 * SECOND
@@ -18,7 +18,7 @@ class RecordTooLarge(BrokerUnavailable):
     """Kafka is available but will never accept this record."""
 
 
-def options_of(server: KafkaServer, error: Callable[[KafkaError], None] | None = None) -> dict[str, Any]:
+def build_options(server: KafkaAddress, error: Callable[[KafkaError], None] | None = None) -> dict[str, Any]:
     """Return the options of any kind of client. ``error`` is called on the client's thread."""
     options: dict[str, Any] = {
         "bootstrap.servers": ",".join(
@@ -42,7 +42,7 @@ def options_of(server: KafkaServer, error: Callable[[KafkaError], None] | None =
     return options if error is None else options | {"error_cb": error}
 
 
-def unavailable(error: Exception | KafkaError, last: str = "") -> BrokerUnavailable:
+def build_unavailable(error: Exception | KafkaError, last: str = "") -> BrokerUnavailable:
     """Convert an error of the client. ``last``: the previous message of the client, which is often the cause."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     words = found.str() if isinstance(found, KafkaError) else str(found)

@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.threads import joined
-from mainspring.integrations.kafka.address import KafkaServer
+from mainspring.integrations.kafka.address import KafkaAddress
 from mainspring.integrations.kafka.admin import KafkaAdmin
-from mainspring.integrations.kafka.connection import options_of, unavailable
-from mainspring.integrations.kafka.offsets import Track
+from mainspring.integrations.kafka.connection import build_options, build_unavailable
+from mainspring.integrations.kafka.offsets import OffsetTracker
 
 #: The number of records of each topic that are buffered.
 _ROOM = 1_000
@@ -27,7 +27,7 @@ _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._S
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
-class Received(msgspec.Struct, frozen=True):
+class ConsumedRecord(msgspec.Struct, frozen=True):
     """A taken record."""
 
     topic: str
@@ -38,7 +38,7 @@ class Received(msgspec.Struct, frozen=True):
     headers: Sequence[tuple[str, bytes | None]]
     #: Milliseconds since 1970, set by the sender or by the broker, which is a setting of the topic.
     timestamp: int
-    track: Track
+    track: OffsetTracker
 
 
 class BatchConsumer:
@@ -49,7 +49,7 @@ class BatchConsumer:
 
     def __init__(
         self,
-        server: KafkaServer,
+        server: KafkaAddress,
         group: str,
         topics: Sequence[str],
         clock: Clock,
@@ -58,7 +58,7 @@ class BatchConsumer:
         settle: Micros = _SETTLE,
         in_turn: bool = False,
     ) -> None:
-        self._options = options_of(server, self._erred) | {
+        self._options = build_options(server, self._erred) | {
             "group.id": group,
             "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": False,
@@ -84,8 +84,8 @@ class BatchConsumer:
         self._in_turn = in_turn
         #: Guards the state that the thread and the event loop share.
         self._shared = threading.Condition()
-        self._buffers: dict[str, deque[Received]] = {topic: deque() for topic in topics}
-        self._tracks: dict[tuple[str, int], Track] = {}
+        self._buffers: dict[str, deque[ConsumedRecord]] = {topic: deque() for topic in topics}
+        self._tracks: dict[tuple[str, int], OffsetTracker] = {}
         self._paused: set[str] = set()
         self._dirty = False
         self._commit_at: Micros = 0
@@ -96,7 +96,7 @@ class BatchConsumer:
         self._came = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def take(self, limit: int, wait: Micros) -> list[Received]:
+    async def take(self, limit: int, wait: Micros) -> list[ConsumedRecord]:
         """Return up to ``limit`` records. If there are none, wait for the first one for at most ``wait``."""
         until = self._clock.monotonic() + wait
         self._start()
@@ -112,7 +112,7 @@ class BatchConsumer:
                 async with asyncio.timeout(left / SECOND):
                     await self._came.wait()
 
-    def done(self, received: Sequence[Received]) -> None:
+    def done(self, received: Sequence[ConsumedRecord]) -> None:
         """Mark records as done. Each is committed soon after all records before it in its partition are done."""
         with self._shared:
             for one in received:
@@ -129,8 +129,8 @@ class BatchConsumer:
                 self._shared.notify_all()
             await joined(thread)
 
-    def _pop(self, limit: int) -> list[Received]:
-        found: list[Received] = []
+    def _pop(self, limit: int) -> list[ConsumedRecord]:
+        found: list[ConsumedRecord] = []
         with self._shared:
             for buffer in self._buffers.values():
                 number = min(limit - len(found), len(buffer))
@@ -150,7 +150,7 @@ class BatchConsumer:
         if self._failed is not None:
             error, self._failed = self._failed, None
             await self.close()
-            raise unavailable(error)
+            raise build_unavailable(error)
         if self._away:
             # The client reports that all brokers are unavailable, but not that one is back. Only its thread may ask
             # it.
@@ -199,10 +199,10 @@ class BatchConsumer:
                 track = self._tracks.get((topic, partition))
                 if track is None or offset < track.next:
                     # A new partition, or the topic was deleted and created again.
-                    track = self._tracks[topic, partition] = Track(topic, partition)
+                    track = self._tracks[topic, partition] = OffsetTracker(topic, partition)
                 track.came(offset)
                 self._buffers[topic].append(
-                    Received(
+                    ConsumedRecord(
                         topic,
                         partition,
                         offset,
@@ -286,7 +286,7 @@ class BatchConsumer:
             for track in self._give_up(places):
                 track.lost = True
 
-    def _give_up(self, places: Sequence[TopicPartition]) -> list[Track]:
+    def _give_up(self, places: Sequence[TopicPartition]) -> list[OffsetTracker]:
         tracks = [
             track for place in places if (track := self._tracks.pop((place.topic, place.partition), None)) is not None
         ]

@@ -14,21 +14,21 @@ from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.model.runs.dead_letters import DeadRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.dispatch import LEASE, HintDelivery
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
-from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.consumer import BatchConsumer, ConsumedRecord
 from mainspring.integrations.kafka.producer import BatchProducer, Record
 from mainspring.integrations.kafka.topics import OPTIONS, read_topics
 
 _FIELD = "dispatch.broker"
 #: The header with the owner of a record: the store and the queue.
-_WHOSE = "mainspring"
+_STORE_HEADER = "mainspring"
 #: An older hint is stale, or was published again.
 _KEPT: Micros = HOUR
 _DEAD_KEPT: Micros = 7 * 24 * HOUR
 _DEAD_PARTITIONS = 1
 
-_Place = tuple[str, int, int]
+_Position = tuple[str, int, int]
 
 
 class KafkaDispatch:
@@ -36,7 +36,7 @@ class KafkaDispatch:
 
     def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE, datacenter: str = "") -> None:
         self.refused = 0
-        self._server = read_kafka(url, _FIELD, OPTIONS)
+        self._server = parse_kafka(url, _FIELD, OPTIONS)
         self._names = read_topics(self._server, _FIELD)
         self._clock = clock
         self._sealer = sealer
@@ -53,7 +53,7 @@ class KafkaDispatch:
         self._known: set[str] = set()
         self._consumers: dict[str, BatchConsumer] = {}
         #: Taken hints that are not done, with the end of their lease, the oldest first.
-        self._held: OrderedDict[_Place, tuple[Micros, str, Received]] = OrderedDict()
+        self._held: OrderedDict[_Position, tuple[Micros, str, ConsumedRecord]] = OrderedDict()
 
     async def open(self, namespace: str) -> None:
         self._namespace = namespace
@@ -74,9 +74,9 @@ class KafkaDispatch:
                 self._names.of(hint),
                 self._sealer.seal(hint),
                 hint.key or hint.run,
-                [(_WHOSE, self._whose(hint.queue))],
+                [(_STORE_HEADER, self._find_store_id(hint.queue))],
             )
-            for hint in sorted(hints, key=_rank)
+            for hint in sorted(hints, key=_read_rank)
         ]
         for hint in hints:
             if hint.datacenter:
@@ -100,10 +100,10 @@ class KafkaDispatch:
         return []
 
     async def done(self, deliveries: Sequence[HintDelivery]) -> None:
-        for queue, group in groupby(sorted(deliveries, key=_queue_of), _queue_of):
-            receipts = [delivery.receipt for delivery in group if isinstance(delivery.receipt, Received)]
+        for queue, group in groupby(sorted(deliveries, key=_get_queue), _get_queue):
+            receipts = [delivery.receipt for delivery in group if isinstance(delivery.receipt, ConsumedRecord)]
             for one in receipts:
-                self._held.pop(_place(one), None)
+                self._held.pop(_read_position(one), None)
             if (consumer := self._consumers.get(queue)) is not None:
                 consumer.done(receipts)
 
@@ -134,17 +134,19 @@ class KafkaDispatch:
         consumer.missing = False
         return consumer
 
-    def _sorted_out(self, queue: str, received: Sequence[Received], consumer: BatchConsumer) -> list[HintDelivery]:
-        whose, until = self._whose(queue), self._clock.monotonic() + self._lease
+    def _sorted_out(
+        self, queue: str, received: Sequence[ConsumedRecord], consumer: BatchConsumer
+    ) -> list[HintDelivery]:
+        store_id, until = self._find_store_id(queue), self._clock.monotonic() + self._lease
         deliveries, passed = [], []
         for one in received:
-            if any(name == _WHOSE and value != whose for name, value in one.headers):
+            if any(name == _STORE_HEADER and value != store_id for name, value in one.headers):
                 passed.append(one)
             elif (hint := self._sealer.open(queue, one.value)) is None:
                 self.refused += 1
                 passed.append(one)
             else:
-                self._held[_place(one)] = (until, queue, one)
+                self._held[_read_position(one)] = (until, queue, one)
                 deliveries.append(HintDelivery(hint, one))
         if passed:
             consumer.done(passed)
@@ -160,7 +162,7 @@ class KafkaDispatch:
         records = [Record(one.topic, one.value, one.key, [*one.headers]) for one in mine]
         await self._connected().send(records)
         for _, queue, one in late:
-            self._held.pop(_place(one), None)
+            self._held.pop(_read_position(one), None)
             self._consumers[queue].done([one])
 
     async def _send(self, records: Sequence[Record], partitions: int, kept: Micros) -> None:
@@ -187,17 +189,17 @@ class KafkaDispatch:
     def _group(self, queue: str) -> str:
         return f"mainspring.{self._namespace}.{queue}"
 
-    def _whose(self, queue: str) -> bytes:
+    def _find_store_id(self, queue: str) -> bytes:
         return f"{self._namespace}/{queue}".encode()
 
 
-def _rank(hint: Hint) -> int:
+def _read_rank(hint: Hint) -> int:
     return hint.rank
 
 
-def _queue_of(delivery: HintDelivery) -> str:
+def _get_queue(delivery: HintDelivery) -> str:
     return delivery.hint.queue
 
 
-def _place(one: Received) -> _Place:
+def _read_position(one: ConsumedRecord) -> _Position:
     return one.topic, one.partition, one.offset

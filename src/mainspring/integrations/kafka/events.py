@@ -6,7 +6,7 @@ from itertools import groupby
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.events.events import PARTITIONS, Event
-from mainspring.integrations.kafka.address import KafkaServer
+from mainspring.integrations.kafka.address import KafkaAddress
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.producer import BatchProducer, Headers, Record
 from mainspring.integrations.kafka.status_updates import STATUSES, StatusTopic, compose_status_update
@@ -18,10 +18,10 @@ _HEADERS: Headers = [("content-type", b"application/cloudevents+json; charset=UT
 _STATUS_HEADERS: Headers = [("content-type", b"application/json")]
 
 
-class _InOrder(BatchProducer):
+class _OrderedPublisher(BatchProducer):
     """A producer that stops after a lost record, so that the records after it are sent again with it, in order."""
 
-    def __init__(self, server: KafkaServer) -> None:
+    def __init__(self, server: KafkaAddress) -> None:
         super().__init__(server, _PATIENCE, _LINGER)
         self._options["enable.gapless.guarantee"] = True
 
@@ -33,11 +33,11 @@ class _KafkaTopics:
     client before are sent within the time limit, or dropped.
     """
 
-    def __init__(self, server: KafkaServer, topics: Mapping[str, int]) -> None:
+    def __init__(self, server: KafkaAddress, topics: Mapping[str, int]) -> None:
         """``topics``: the number of partitions for each topic that is created here."""
         self._topics = topics
         self._admin = KafkaAdmin(server)
-        self._producer = _InOrder(server)
+        self._producer = _OrderedPublisher(server)
         self._ready = False
 
     async def open(self, source: str) -> None: ...
@@ -68,7 +68,7 @@ class _KafkaTopics:
 class KafkaSink(_KafkaTopics):
     name = "kafka"
 
-    def __init__(self, server: KafkaServer) -> None:
+    def __init__(self, server: KafkaAddress) -> None:
         super().__init__(server, {str(topic): number for topic, number in PARTITIONS.items()})
 
     def demands(self, kind: str, tenant: str) -> bool:

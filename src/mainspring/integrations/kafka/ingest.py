@@ -15,7 +15,7 @@ from mainspring.core.ports.ingest import JobRequest, Rejection
 from mainspring.core.runtime.tracing.current import current_traceparent
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.connection import RecordTooLarge
-from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.consumer import BatchConsumer, ConsumedRecord
 from mainspring.integrations.kafka.producer import BatchProducer, Headers, Record
 from mainspring.integrations.kafka.request_topic import (
     AUTHOR_HEADER,
@@ -26,7 +26,7 @@ from mainspring.integrations.kafka.request_topic import (
     TRACE_HEADER,
     RequestSigner,
     RequestTopic,
-    dead_topic,
+    name_dead_topic,
 )
 
 _DEAD_KEPT: Micros = 30 * DAY
@@ -36,7 +36,7 @@ _ROOM = 5_000
 #: If Kafka refuses a rejected record because of its size, this many bytes of it are kept. Each text of the reason
 #: is cut to this many characters.
 _CUT_TO = 10_000
-_WORDS = 1_000
+_LONGEST_TEXT = 1_000
 #: No caller waits for rejected records.
 _PATIENCE: Micros = 10 * SECOND
 
@@ -82,43 +82,43 @@ class KafkaRequests:
         return [self._ask(one) for one in await self._consumer.take(limit, wait)]
 
     async def done(self, requests: Sequence[JobRequest]) -> None:
-        self._consumer.done([ask.receipt for ask in requests if isinstance(ask.receipt, Received)])
+        self._consumer.done([ask.receipt for ask in requests if isinstance(ask.receipt, ConsumedRecord)])
 
     async def refuse(self, refused: Sequence[tuple[JobRequest, Rejection]]) -> None:
         try:
-            await self._keep_apart([(_received(ask), why) for ask, why in refused])
+            await self._keep_apart([(_get_record(ask), why) for ask, why in refused])
         except BaseException:
             # The dead-letter topic may have been deleted.
             self._made = False
             raise
         await self.done([ask for ask, _ in refused])
 
-    async def _keep_apart(self, refused: Sequence[tuple[Received, Rejection]]) -> None:
+    async def _keep_apart(self, refused: Sequence[tuple[ConsumedRecord, Rejection]]) -> None:
         try:
-            await self._producer.send([_dead_record(one, why) for one, why in refused])
+            await self._producer.send([_build_dead_record(one, why) for one, why in refused])
         except RecordTooLarge:
             # Kafka does not report which record is too large. Records that were sent before it are stored twice.
             for one, why in refused:
                 try:
-                    await self._producer.send([_dead_record(one, why)])
+                    await self._producer.send([_build_dead_record(one, why)])
                 except RecordTooLarge:
-                    await self._producer.send([_dead_record(one, why, cut=True)])
+                    await self._producer.send([_build_dead_record(one, why, cut=True)])
 
     async def _make_topics(self) -> None:
         if not self._made or self._consumer.missing:
             await self._admin.make_topics(self._topics, self._topic.partitions, {})
             kept = {"retention.ms": str(_DEAD_KEPT // MILLISECOND)}
-            await self._admin.make_topics([dead_topic(name) for name in self._topics], 1, kept)
+            await self._admin.make_topics([name_dead_topic(name) for name in self._topics], 1, kept)
             self._made, self._consumer.missing = True, False
 
-    def _ask(self, one: Received) -> JobRequest:
+    def _ask(self, one: ConsumedRecord) -> JobRequest:
         if one.topic in self._mapped:
             return JobRequest(
                 body=one.value,
                 # The record's key is not used, because other programs key their records for order.
-                key=_place(one),
-                tenant=_header(one, TENANT_HEADER),
-                trace=read_traceparent(_header(one, TRACE_HEADER) or ""),
+                key=_read_position(one),
+                tenant=_read_header(one, TENANT_HEADER),
+                trace=read_traceparent(_read_header(one, TRACE_HEADER) or ""),
                 topic=one.topic,
                 record=MappedRecord(one.key, dict(one.headers), one.value),
                 sent_at=one.timestamp * MILLISECOND,
@@ -126,17 +126,17 @@ class KafkaRequests:
             )
         return JobRequest(
             body=one.value,
-            key=_key(one),
-            tenant=_header(one, TENANT_HEADER),
-            run=_header(one, RUN_HEADER),
+            key=_read_key(one),
+            tenant=_read_header(one, TENANT_HEADER),
+            run=_read_header(one, RUN_HEADER),
             author=self._author(one),
-            trace=read_traceparent(_header(one, TRACE_HEADER) or ""),
+            trace=read_traceparent(_read_header(one, TRACE_HEADER) or ""),
             sent_at=one.timestamp * MILLISECOND,
             receipt=one,
         )
 
-    def _author(self, one: Received) -> str | None:
-        author, tenant, run = (_header(one, name) for name in (AUTHOR_HEADER, TENANT_HEADER, RUN_HEADER))
+    def _author(self, one: ConsumedRecord) -> str | None:
+        author, tenant, run = (_read_header(one, name) for name in (AUTHOR_HEADER, TENANT_HEADER, RUN_HEADER))
         signature = next((value for name, value in one.headers if name == SIGNATURE_HEADER), None)
         if self._signer is None or author is None or tenant is None or run is None or signature is None:
             return None
@@ -171,19 +171,19 @@ class KafkaSubmitBuffer:
         await self._producer.send([Record(self._topic.name, body, key, headers)])
 
 
-def _received(ask: JobRequest) -> Received:
-    assert isinstance(ask.receipt, Received)
+def _get_record(ask: JobRequest) -> ConsumedRecord:
+    assert isinstance(ask.receipt, ConsumedRecord)
     return ask.receipt
 
 
-def _dead_record(one: Received, why: Rejection, *, cut: bool = False) -> Record:
+def _build_dead_record(one: ConsumedRecord, why: Rejection, *, cut: bool = False) -> Record:
     """Build the dead-letter record, with the reason in a header. ``cut``: shorten it to fit any size limit."""
     said: dict[str, object] = {
         # These texts quote the request, so they may be long.
-        "title": why.title[:_WORDS],
-        "field": why.field[:_WORDS],
-        "detail": why.detail[:_WORDS],
-        "hint": why.hint[:_WORDS],
+        "title": why.title[:_LONGEST_TEXT],
+        "field": why.field[:_LONGEST_TEXT],
+        "detail": why.detail[:_LONGEST_TEXT],
+        "hint": why.hint[:_LONGEST_TEXT],
         "topic": one.topic,
         "partition": one.partition,
         "offset": one.offset,
@@ -195,15 +195,15 @@ def _dead_record(one: Received, why: Rejection, *, cut: bool = False) -> Record:
         value = value[:_CUT_TO]
         key = key if key is not None and len(key) <= _CUT_TO else None
         headers = headers if sum(len(name) + len(value) for name, value in headers) <= _CUT_TO else []
-    return Record(dead_topic(one.topic), value, key, [*headers, (PROBLEM_HEADER, msgspec.json.encode(said))])
+    return Record(name_dead_topic(one.topic), value, key, [*headers, (PROBLEM_HEADER, msgspec.json.encode(said))])
 
 
-def _header(one: Received, wanted: str) -> str | None:
+def _read_header(one: ConsumedRecord, wanted: str) -> str | None:
     found = next((value for name, value in one.headers if name == wanted), None)
     return None if found is None else found.decode(errors="replace")
 
 
-def _key(one: Received) -> str:
+def _read_key(one: ConsumedRecord) -> str:
     """Return the key of a record, or its position if it has no key."""
     if one.key:
         try:
@@ -213,10 +213,10 @@ def _key(one: Received) -> str:
         # The key is used as an idempotency key of the API; a key that is not valid there is replaced by its digest.
         plain = key == key.strip() and key.isprintable() and 0 < len(key) <= MAX_NAME
         return key if plain else f"key:{hashlib.blake2b(one.key, digest_size=32).hexdigest()}"
-    return _place(one)
+    return _read_position(one)
 
 
-def _place(one: Received) -> str:
+def _read_position(one: ConsumedRecord) -> str:
     """Return the position with the timestamp, because a topic that was created again reuses offsets."""
     place = f"{one.partition}/{one.offset}/{one.timestamp}"
     return f"{one.topic[: MAX_NAME - len(place) - 1]}/{place}"

@@ -1,7 +1,7 @@
 """Tracks the offset up to which all records of a partition are done."""
 
 
-class Track:
+class OffsetTracker:
     """A partition that is assigned to this consumer. After it is lost, its taken records may be delivered again.
 
     Only offsets that are not done are stored, so that records done behind a gap need no memory.

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.runtime.threads import joined
-from mainspring.integrations.kafka.address import KafkaServer
-from mainspring.integrations.kafka.connection import PATIENCE, options_of, unavailable
+from mainspring.integrations.kafka.address import KafkaAddress
+from mainspring.integrations.kafka.connection import PATIENCE, build_options, build_unavailable
 
 #: How often an idle client is polled for errors.
 _IDLE_SECONDS = 30
@@ -59,9 +59,9 @@ class _Batch:
 class BatchProducer:
     """A producer. Its thread sleeps while no batch is in flight."""
 
-    def __init__(self, server: KafkaServer, patience: Micros = PATIENCE, linger: Micros = 0) -> None:
+    def __init__(self, server: KafkaAddress, patience: Micros = PATIENCE, linger: Micros = 0) -> None:
         """``patience``: how long to try to send a record. ``linger``: how long the first record waits for others."""
-        self._options = options_of(server, self._erred) | {
+        self._options = build_options(server, self._erred) | {
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": patience // MILLISECOND,
@@ -98,7 +98,7 @@ class BatchProducer:
             if isinstance(error, KafkaError) and error.fatal():
                 # A client with a fatal error sends nothing more; the next call creates another client.
                 await self.close()
-            raise unavailable(error, self._said)
+            raise build_unavailable(error, self._said)
         self._said = ""
 
     async def close(self) -> None:

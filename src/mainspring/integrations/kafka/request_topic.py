@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.events.record_mapping import is_topic
-from mainspring.integrations.kafka.address import KafkaServer, read_kafka
+from mainspring.integrations.kafka.address import KafkaAddress, parse_kafka
 from mainspring.integrations.kafka.topics import read_partitions
 
 #: Header of a request: the tenant.
@@ -46,19 +46,19 @@ class RequestSigner:
 
 
 class RequestTopic(msgspec.Struct, frozen=True, kw_only=True):
-    server: KafkaServer
+    server: KafkaAddress
     #: Empty: only topics of other programs are read.
     name: str
     partitions: int
 
 
 def read_request_topic(text: str, field: str, *, required: bool = True) -> RequestTopic:
-    server = read_kafka(text, field, OPTIONS)
+    server = parse_kafka(text, field, OPTIONS)
     if (server.path or required) and not is_topic(server.path):
         raise Invalid(field, "names no topic", "kafka://host:9092/job-requests")
     return RequestTopic(server=server, name=server.path, partitions=read_partitions(server, field))
 
 
-def dead_topic(topic: str) -> str:
+def name_dead_topic(topic: str) -> str:
     """Return the name of the dead-letter topic of a topic."""
     return topic + _DEAD

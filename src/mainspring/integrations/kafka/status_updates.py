@@ -7,7 +7,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.events.events import Event
 from mainspring.core.model.events.record_mapping import check_topic
-from mainspring.integrations.kafka.address import KafkaServer, read_kafka
+from mainspring.integrations.kafka.address import KafkaAddress, parse_kafka
 from mainspring.integrations.kafka.topics import read_partitions
 
 #: For each event type: the status, and the field besides ``modified_time`` that has the time of the change.
@@ -26,7 +26,7 @@ STATUSES: Mapping[str, tuple[str, str]] = {
 
 
 class StatusTopic(msgspec.Struct, frozen=True, kw_only=True):
-    server: KafkaServer
+    server: KafkaAddress
     name: str
     partitions: int
 
@@ -45,7 +45,7 @@ class _Event(msgspec.Struct):
 
 
 def read_status_topic(text: str, field: str) -> StatusTopic:
-    server = read_kafka(text, field, ("partitions",))
+    server = parse_kafka(text, field, ("partitions",))
     if not server.path:
         raise Invalid(field, "names no topic", "kafka://host:9092/status_updates")
     check_topic(server.path, field)

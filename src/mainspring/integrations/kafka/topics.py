@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.runs.rank import IDLE
-from mainspring.integrations.kafka.address import KafkaServer
+from mainspring.integrations.kafka.address import KafkaAddress
 
 #: The allowed options of a broker's address.
 OPTIONS = ("topics", "retries", "dead", "partitions")
@@ -18,7 +18,7 @@ _BANDS = (3, 6, IDLE)
 _USUAL = 5
 #: The word for any data center.
 _ANYWHERE = "any"
-_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ALLOWED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,180}")
 _PARTITIONS = 12
 _MOST_PARTITIONS = 1_000
@@ -44,7 +44,7 @@ class TopicNames(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, hint: Hint) -> str:
         template = self.first if hint.attempt <= 1 else self.again
-        return _fill(template, hint.queue, _band(hint.priority), hint.datacenter)
+        return _fill(template, hint.queue, _find_band(hint.priority), hint.datacenter)
 
     def served(self, queue: str, datacenter: str) -> list[str]:
         """Return the topics that a worker reads, the most urgent first."""
@@ -60,7 +60,7 @@ class TopicNames(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_topics(server: KafkaServer, field: str) -> TopicNames:
+def read_topics(server: KafkaAddress, field: str) -> TopicNames:
     options = server.options
     if server.path:
         raise Invalid(field, f"{server.path!r:.80} has no meaning behind the servers", "?topics=… names the topics")
@@ -78,7 +78,7 @@ def read_topics(server: KafkaServer, field: str) -> TopicNames:
     return names
 
 
-def read_partitions(server: KafkaServer, field: str) -> int:
+def read_partitions(server: KafkaAddress, field: str) -> int:
     """Return the number of partitions for topics that are created here."""
     text = server.options.get("partitions", str(_PARTITIONS))
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= _MOST_PARTITIONS:
@@ -86,18 +86,18 @@ def read_partitions(server: KafkaServer, field: str) -> int:
     return int(text)
 
 
-def _band(priority: int) -> int:
+def _find_band(priority: int) -> int:
     return next(band for band, last in enumerate(_BANDS, 1) if (priority or _USUAL) <= last or last == IDLE)
 
 
 def _fill(template: str, queue: str, band: int, datacenter: str) -> str:
     return (
-        template.replace("{queue}", _plain(queue))
+        template.replace("{queue}", _encode_name(queue))
         .replace("{priority}", f"p{band}")
-        .replace("{datacenter}", _plain(datacenter or _ANYWHERE))
+        .replace("{datacenter}", _encode_name(datacenter or _ANYWHERE))
     )
 
 
-def _plain(word: str) -> str:
+def _encode_name(word: str) -> str:
     """Return the word, or its digest if it cannot be a part of a topic's name."""
-    return word if _PLAIN.fullmatch(word) else hashlib.blake2b(word.encode(), digest_size=16).hexdigest()
+    return word if _ALLOWED.fullmatch(word) else hashlib.blake2b(word.encode(), digest_size=16).hexdigest()

@@ -28,7 +28,7 @@ Kind = Literal["classic", "quorum"]
 _KINDS: Mapping[str, Kind] = {"classic": "classic", "quorum": "quorum"}
 
 
-class Broker(msgspec.Struct, frozen=True, kw_only=True):
+class RabbitMqAddress(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[tuple[str, int], ...]
     user: str
     password: str
@@ -54,7 +54,7 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
         return f"Broker({self.kind}, {self.nodes})"
 
 
-def read_broker(text: str, field: str) -> Broker:
+def parse_rabbitmq(text: str, field: str) -> RabbitMqAddress:
     found = _SHAPE.fullmatch(text)
     if found is None:
         # The message must not repeat the address: it could contain a password.
@@ -73,7 +73,7 @@ def read_broker(text: str, field: str) -> Broker:
     queues = options.get("queues", "")
     if queues and not _TEMPLATE.fullmatch(_PLACEHOLDERS.sub("x", queues)):
         raise Invalid(field, f"{queues!r:.80} is not a template of queue names", _TEMPLATE_HINT)
-    return Broker(
+    return RabbitMqAddress(
         nodes=tuple(read_node(field, word.strip(), _PORTS[scheme]) for word in found["nodes"].split(",")),
         user=unquote(name),
         password=unquote(password),

@@ -11,7 +11,7 @@ from mainspring.integrations.rabbitmq import wire
 from mainspring.integrations.rabbitmq.errors import AmqpError, ChannelClosed
 
 
-class _Coming:
+class _IncomingMessage:
     """A message whose header, or a part of its body, has not arrived yet."""
 
     __slots__ = ("delivery", "kept", "key", "left", "pieces")
@@ -40,7 +40,7 @@ class Channel:
         self.closed: AmqpError | None = None
         self._write = write
         self._asked: deque[asyncio.Future[Frame]] = deque()
-        self._coming: _Coming | None = None
+        self._coming: _IncomingMessage | None = None
 
     def ask(self, method: Frame) -> asyncio.Future[Frame]:
         """Send a request and return its future answer.
@@ -85,7 +85,7 @@ class Channel:
             if coming.left <= 0:
                 self._came(coming)
 
-    def _came(self, coming: _Coming) -> None:
+    def _came(self, coming: _IncomingMessage) -> None:
         self._coming = None
         if coming.delivery:
             pieces = coming.pieces
@@ -94,9 +94,9 @@ class Channel:
             self.on_return(coming.key)
 
     def _method(self, payload: bytes) -> None:
-        index = wire.index_of(payload)
+        index = wire.read_index(payload)
         if index == wire.DELIVER:
-            self._coming = _Coming(wire.read_deliver(payload), "")
+            self._coming = _IncomingMessage(wire.read_deliver(payload), "")
         elif index in (wire.ACK, wire.NACK):
             self.on_confirm(*wire.read_confirm(payload), index == wire.ACK)
         else:
@@ -105,7 +105,7 @@ class Channel:
     def _seldom(self, method: Frame) -> None:
         match method:
             case commands.Basic.Return():
-                self._coming = _Coming(0, method.routing_key or "")
+                self._coming = _IncomingMessage(0, method.routing_key or "")
             case commands.Basic.Cancel():
                 self.on_cancel(method.consumer_tag or "")
             case commands.Channel.Close():

@@ -6,16 +6,16 @@ from random import Random
 
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.integrations.rabbitmq.address import Broker
+from mainspring.integrations.rabbitmq.address import RabbitMqAddress
 from mainspring.integrations.rabbitmq.connection import Connection, connect
-from mainspring.integrations.rabbitmq.errors import AmqpError, ConnectionLost, Refused
+from mainspring.integrations.rabbitmq.errors import AmqpError, ConnectionLost, ConnectionRejected
 from mainspring.integrations.tls import build_tls_context
 
 
 class Client:
     """A single connection that is opened on use. After a loss the next node is tried first."""
 
-    def __init__(self, broker: Broker, clock: Clock, patience: Micros) -> None:
+    def __init__(self, broker: RabbitMqAddress, clock: Clock, patience: Micros) -> None:
         self._broker = broker
         self._clock = clock
         self._patience = patience
@@ -45,7 +45,7 @@ class Client:
                     return await connect(self._clock, self._broker, node, self._tls())
             except (AmqpError, OSError, TimeoutError) as error:
                 # A rejection by one node explains more than a failed connection to another.
-                problem = problem if isinstance(problem, Refused) else error
+                problem = problem if isinstance(problem, ConnectionRejected) else error
         raise problem
 
     def _tls(self) -> ssl.SSLContext | None:

@@ -12,9 +12,9 @@ from pamqp.exceptions import PAMQPException
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.ports.clock import Clock
 from mainspring.integrations.rabbitmq import wire
-from mainspring.integrations.rabbitmq.address import Broker
+from mainspring.integrations.rabbitmq.address import RabbitMqAddress
 from mainspring.integrations.rabbitmq.channel import Channel
-from mainspring.integrations.rabbitmq.errors import AmqpError, ConnectionLost, Refused
+from mainspring.integrations.rabbitmq.errors import AmqpError, ConnectionLost, ConnectionRejected
 
 Expected = TypeVar("Expected", bound=Frame)
 
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._heard = self._said = False
         self._beating: asyncio.Task[None] | None = None
 
-    async def greet(self, broker: Broker) -> None:
+    async def greet(self, broker: RabbitMqAddress) -> None:
         self._write(wire.PROTOCOL)
         start = await self._answer(commands.Connection.Start)
         self.version = str((start.server_properties or {}).get("version", ""))
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
             case commands.Connection.Close():
                 self._say(commands.Connection.CloseOk())
                 refused = self._greeting is not None
-                self._end(Refused(method.reply_text) if refused else ConnectionLost(method.reply_text))
+                self._end(ConnectionRejected(method.reply_text) if refused else ConnectionLost(method.reply_text))
                 if self._transport is not None:
                     self._transport.close()
             case commands.Connection.Blocked():
@@ -169,7 +169,9 @@ class Connection(asyncio.Protocol):
             channel.fail(error)
 
 
-async def connect(clock: Clock, broker: Broker, node: tuple[str, int], context: ssl.SSLContext | None) -> Connection:
+async def connect(
+    clock: Clock, broker: RabbitMqAddress, node: tuple[str, int], context: ssl.SSLContext | None
+) -> Connection:
     host, port = node
     name = host if context is not None else None
     loop = asyncio.get_running_loop()

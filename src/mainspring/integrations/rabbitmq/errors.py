@@ -9,7 +9,7 @@ class ConnectionLost(AmqpError):
     """The connection was lost or could not be opened."""
 
 
-class Refused(ConnectionLost):
+class ConnectionRejected(ConnectionLost):
     """The broker rejected the connection: a wrong password, or a virtual host that does not exist."""
 
 

@@ -11,7 +11,7 @@ from mainspring.integrations.rabbitmq.channel import Channel
 from mainspring.integrations.rabbitmq.errors import AmqpError
 
 
-class Letters(msgspec.Struct, frozen=True):
+class Messages(msgspec.Struct, frozen=True):
     """Messages with the same exchange, routing key and properties."""
 
     exchange: str
@@ -53,23 +53,23 @@ class Publisher:
     async def start(self) -> None:
         await self._channel.ask(commands.Confirm.Select())
 
-    async def publish(self, letters: Sequence[Letters]) -> set[str]:
+    async def publish(self, messages: Sequence[Messages]) -> set[str]:
         """Publish messages, and return when the broker has all of them.
 
         Returns the routing keys of unroutable messages.
         """
-        batch = _Batch(sum(len(some.bodies) for some in letters))
+        batch = _Batch(sum(len(some.bodies) for some in messages))
         if not batch.left:
             return set()
         number = self._channel.number
         frames: list[bytes] = []
-        for some in letters:
+        for some in messages:
             method = commands.Basic.Publish(exchange=some.exchange, routing_key=some.key, mandatory=True)
             to, size, before, after = wire.method_frame(number, method), -1, b"", b""
             for body in some.bodies:
                 if len(body) != size:
                     size = len(body)
-                    before, after = wire.around_body(number, size)
+                    before, after = wire.build_body_frame(number, size)
                     before = to + wire.header_frame(number, size, some.properties) + before
                 frames += (before, body, after)
         self._channel.write(b"".join(frames))

@@ -17,7 +17,7 @@ from pamqp.base import Frame
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, IDLE
 from mainspring.core.runtime.log import get_logger
-from mainspring.integrations.rabbitmq.address import Broker
+from mainspring.integrations.rabbitmq.address import RabbitMqAddress
 from mainspring.integrations.rabbitmq.channel import Channel
 from mainspring.integrations.rabbitmq.client import Client
 from mainspring.integrations.rabbitmq.connection import Connection
@@ -37,13 +37,13 @@ _DEAD_KEPT = 100_000
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
 
 
-class Queues:
+class QueueDeclarer:
     """Declares queues.
 
     Its knowledge is valid for one connection. Requests run one at a time: an error closes the channel.
     """
 
-    def __init__(self, client: Client, broker: Broker, namespace: str) -> None:
+    def __init__(self, client: Client, broker: RabbitMqAddress, namespace: str) -> None:
         #: Queues with other properties than declared, with the broker's message about each.
         self.odd: dict[str, str] = {}
         self.dead = f"mainspring.{namespace}.dead"
@@ -109,14 +109,14 @@ class Queues:
             await self._renew()
             try:
                 asked = [self._open().ask(commands.Queue.Declare(queue=name, passive=True)) for name in names]
-                return [_count(await answer) for answer in asked]
+                return [_read_count(await answer) for answer in asked]
             except ChannelClosed as error:
                 if error.code != NOT_FOUND:
                     raise
             found: list[int | None] = []
             for name in names:
                 try:
-                    found.append(_count(await self._ask(commands.Queue.Declare(queue=name, passive=True))))
+                    found.append(_read_count(await self._ask(commands.Queue.Declare(queue=name, passive=True))))
                 except ChannelClosed as error:
                     if error.code != NOT_FOUND:
                         raise
@@ -173,6 +173,6 @@ class Queues:
         return await self._open().ask(method)
 
 
-def _count(answer: Frame) -> int:
+def _read_count(answer: Frame) -> int:
     assert isinstance(answer, commands.Queue.DeclareOk)
     return answer.message_count or 0

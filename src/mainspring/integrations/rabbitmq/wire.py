@@ -60,7 +60,7 @@ class FrameReader:
         return found
 
 
-def index_of(payload: bytes) -> int:
+def read_index(payload: bytes) -> int:
     """Return the index of the method."""
     return int(_INDEX.unpack_from(payload)[0])
 
@@ -96,7 +96,7 @@ def header_frame(channel: int, size: int, properties: commands.Basic.Properties)
     return frame.marshal(ContentHeader(body_size=size, properties=properties), channel)
 
 
-def around_body(channel: int, size: int) -> tuple[bytes, bytes]:
+def build_body_frame(channel: int, size: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after a body. An empty body needs no frame, because its header has the size 0."""
     assert size <= FRAME_MAX - 8, "what is larger would need several frames"
     return (_HEAD.pack(BODY, channel, size), _END_BYTE) if size else (b"", b"")

@@ -34,11 +34,11 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"RedisAddress({self.kind}, {self.nodes})"
 
 
-def names_redis(text: str) -> bool:
+def is_redis(text: str) -> bool:
     return text.startswith(("redis://", "rediss://", "redis+", "rediss+"))
 
 
-def read_redis(text: str, field: str) -> RedisAddress:
+def parse_redis(text: str, field: str) -> RedisAddress:
     found = _SHAPE.fullmatch(text)
     if found is None:
         # The message must not repeat the address: it could contain a password.

@@ -19,7 +19,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, HintCodec
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.dispatch import LEASE, HintDelivery
-from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.address import parse_redis
 from mainspring.integrations.redis.servers import RedisServers
 
 #: The batch size of scripts, which block the server while they run.
@@ -62,7 +62,7 @@ class RedisDispatch:
 
     def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE) -> None:
         self.refused = 0
-        self._servers = RedisServers(read_redis(url, "dispatch.broker"))
+        self._servers = RedisServers(parse_redis(url, "dispatch.broker"))
         self._clock = clock
         self._sealer = sealer
         self._lease = lease
@@ -78,7 +78,7 @@ class RedisDispatch:
         await self._servers.close()
 
     async def publish(self, hints: Sequence[Hint]) -> None:
-        for queue, group in groupby(sorted(hints, key=_queue), _queue):
+        for queue, group in groupby(sorted(hints, key=_get_hint_queue), _get_hint_queue):
             messages = [(hint.rank, self._sealer.seal(hint)) for hint in group]
             for start in range(0, len(messages), _BATCH):
                 scores = [word for pair in messages[start : start + _BATCH] for word in pair]
@@ -113,7 +113,7 @@ class RedisDispatch:
         return deliveries
 
     async def done(self, deliveries: Sequence[HintDelivery]) -> None:
-        for queue, group in groupby(sorted(deliveries, key=_queue_of), _queue_of):
+        for queue, group in groupby(sorted(deliveries, key=_get_delivery_queue), _get_delivery_queue):
             # Only taken hints are removed: a released run may be ready again with the same message.
             receipts = [delivery.receipt for delivery in group]
             await self._servers.ask(self._servers.client.zrem, self._keys(queue)[1], *receipts)
@@ -130,9 +130,9 @@ class RedisDispatch:
         return [f"{name}:ready", f"{name}:taken", f"{name}:tokens"]
 
 
-def _queue(hint: Hint) -> str:
+def _get_hint_queue(hint: Hint) -> str:
     return hint.queue
 
 
-def _queue_of(delivery: HintDelivery) -> str:
+def _get_delivery_queue(delivery: HintDelivery) -> str:
     return delivery.hint.queue

@@ -30,7 +30,7 @@ class RedisStatusCache:
         await self._servers.close()
 
     async def show_runs(self, runs: Sequence[RunView]) -> None:
-        await self._write({f"job_status:{run.id}": _encoded(run) for run in runs}, RUNS_SHOWN)
+        await self._write({f"job_status:{run.id}": _encode(run) for run in runs}, RUNS_SHOWN)
 
     async def show_worker(self, name: str, status: Mapping[str, object]) -> None:
         await self._write({f"worker_status:{name}": msgspec.json.encode(status)}, WORKERS_SHOWN)
@@ -75,7 +75,7 @@ class RedisStatusCache:
             await listening.aclose()  # type: ignore[no-untyped-call]
 
 
-def _encoded(run: RunView) -> bytes:
+def _encode(run: RunView) -> bytes:
     return msgspec.json.encode(
         {
             "id": run.id,
@@ -85,11 +85,11 @@ def _encoded(run: RunView) -> bytes:
             "tenant": run.tenant,
             "attempt": run.attempt,
             "reason": run.reason,
-            "startedAt": _moment(run.started_at),
-            "finishedAt": _moment(run.finished_at),
+            "startedAt": _format_time(run.started_at),
+            "finishedAt": _format_time(run.finished_at),
         }
     )
 
 
-def _moment(instant: Instant | None) -> str | None:
+def _format_time(instant: Instant | None) -> str | None:
     return None if instant is None else isoformat(instant)

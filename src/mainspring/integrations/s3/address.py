@@ -35,7 +35,7 @@ class BlobAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind}://{self.place}" + (f"/{self.prefix}" if self.prefix else "")
 
 
-def read_blobs(text: str, field: str) -> BlobAddress:
+def parse_blob_address(text: str, field: str) -> BlobAddress:
     scheme, colon, rest = text.partition("://")
     if not colon or scheme == "file":
         folder = rest if colon else text

@@ -18,7 +18,7 @@ from obstore.store import from_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Micros, from_datetime
 from mainspring.core.ports.blobs import Blob, BlobsUnavailable
-from mainspring.integrations.files.parts import ThreadedBlobs
+from mainspring.integrations.files.threaded_blobs import ThreadedBlobs
 from mainspring.integrations.s3.address import BlobAddress
 
 _T = TypeVar("_T")
@@ -84,11 +84,11 @@ class BucketBlobs(ThreadedBlobs):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except (BaseError, OSError, ValueError) as error:
-            raise BlobsUnavailable(f"{self.shown}: {_why(str(error))}") from None
+            raise BlobsUnavailable(f"{self.shown}: {_explain(str(error))}") from None
 
     def _put(self, name: str, data: bytes) -> None:
         # A single request, because a multipart upload could be left incomplete.
-        store = self._patient(_pieces(len(data))) if len(data) > _PIECE else self._store
+        store = self._patient(_split(len(data))) if len(data) > _PIECE else self._store
         obstore.put(store, name, data, use_multipart=False)
 
     def _get(self, name: str, first: int, size: int | None) -> bytes | None:
@@ -124,12 +124,12 @@ class BucketBlobs(ThreadedBlobs):
                 raise
 
 
-def _pieces(size: int) -> int:
+def _split(size: int) -> int:
     """Return the number of pieces, rounded up to a power of two, because each number has its own client."""
     return 1 << (-(-size // _PIECE) - 1).bit_length()
 
 
-def _why(said: str) -> str:
+def _explain(said: str) -> str:
     """Return a short reason. The whole message could contain key ids and signatures."""
     first = said.partition("\n")[0]
     if code := _CODE.search(said):

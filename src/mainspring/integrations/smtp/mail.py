@@ -42,15 +42,15 @@ class SmtpMail:
                 with suppress(OSError, smtplib.SMTPException):
                     connection.quit()
         except smtplib.SMTPRecipientsRefused as error:
-            raise _refused(error.recipients, letter) from None
+            raise _explain_rejection(error.recipients, letter) from None
         except smtplib.SMTPAuthenticationError as error:
             # The server's message is omitted, because some servers repeat the credentials.
             raise MailRejected(
-                f"the mail server did not let us in: {error.smtp_code}", for_good=_lasts(error)
+                f"the mail server did not let us in: {error.smtp_code}", for_good=_is_permanent(error)
             ) from None
         except smtplib.SMTPResponseException as error:
-            words = f"the mail server answered {error.smtp_code} {_text(error.smtp_error)}"
-            raise MailRejected(words, for_good=_lasts(error)) from None
+            words = f"the mail server answered {error.smtp_code} {_decode(error.smtp_error)}"
+            raise MailRejected(words, for_good=_is_permanent(error)) from None
         except smtplib.SMTPNotSupportedError as error:
             raise MailRejected(f"the mail server cannot do what is asked for: {error}", for_good=True) from None
         except ssl.SSLCertVerificationError as error:
@@ -61,7 +61,7 @@ class SmtpMail:
             words = f"the mail server {server.host}:{server.port} did not answer"
             raise MailRejected(f"{words}: {type(error).__name__}: {error}", for_good=False) from None
         if refused:
-            raise _refused(refused, letter)
+            raise _explain_rejection(refused, letter)
 
     @staticmethod
     def _connect(server: MailServer) -> smtplib.SMTP:
@@ -116,17 +116,17 @@ def _check_address(address: str) -> str:
     return address
 
 
-def _refused(recipients: dict[str, tuple[int, bytes]], letter: Email) -> MailRejected:
-    words = ", ".join(f"{address}: {code} {_text(said)}" for address, (code, said) in recipients.items())
+def _explain_rejection(recipients: dict[str, tuple[int, bytes]], letter: Email) -> MailRejected:
+    words = ", ".join(f"{address}: {code} {_decode(said)}" for address, (code, said) in recipients.items())
     lasting = all(500 <= code < 600 for code, _ in recipients.values())
     # Other recipients have received the message, and a retry would send it to them again.
     some = len(recipients) < len({*letter.to})
     return MailRejected(f"the mail server refused {words}", for_good=lasting or some)
 
 
-def _lasts(error: smtplib.SMTPResponseException) -> bool:
+def _is_permanent(error: smtplib.SMTPResponseException) -> bool:
     return 500 <= error.smtp_code < 600
 
 
-def _text(said: bytes | str) -> str:
+def _decode(said: bytes | str) -> str:
     return (said.decode("utf-8", "replace") if isinstance(said, bytes) else said)[:200]

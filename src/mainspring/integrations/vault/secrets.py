@@ -123,20 +123,20 @@ class VaultSecrets:
                 _log.warning("secrets unavailable", error=str(error), cached=self._kept is not None)
 
     def _fetch(self) -> Mapping[str, object]:
-        answer = self._ask("GET", self._url, self._hold())
+        answer = self._send_request("GET", self._url, self._hold())
         if answer.status_code == 403:
             # The token may have been revoked.
             self._token = None
-            answer = self._ask("GET", self._url, self._hold())
+            answer = self._send_request("GET", self._url, self._hold())
         if answer.status_code == 404:
             raise self._nothing(answer)
-        found = self._told(answer, "data").get("data")
+        found = self._read_part(answer, "data").get("data")
         return found if isinstance(found, dict) else {}
 
     def _nothing(self, answer: httpx2.Response) -> SecretsUnavailable:
         """Explain a 404: the secret was deleted, the path is wrong, or the engine has another version."""
         try:
-            self._told(answer, "data", status=404)
+            self._read_part(answer, "data", status=404)
         except SecretsUnavailable:
             advice = "see vault.mount, which is an engine KV of version 2, and vault.path"
             return SecretsUnavailable(f"Vault has nothing at {self._place}: {advice}")
@@ -154,12 +154,14 @@ class VaultSecrets:
         match self._credentials:
             case AppRole(role_id, secret_id):
                 body = {"role_id": role_id, "secret_id": secret_id()}
-                told = self._told(self._ask("POST", "/v1/auth/approle/login", None, body), "auth")
-                return _Token(str(told["client_token"]), bool(told["renewable"]), _lease(told["lease_duration"]))
+                answered = self._read_part(self._send_request("POST", "/v1/auth/approle/login", None, body), "auth")
+                return _Token(
+                    str(answered["client_token"]), bool(answered["renewable"]), _read_lease(answered["lease_duration"])
+                )
             case read_token:
                 text = read_token()
-                told = self._told(self._ask("GET", "/v1/auth/token/lookup-self", text), "data")
-                return _Token(text, bool(told.get("renewable")), _lease(told.get("ttl", 0)))
+                answered = self._read_part(self._send_request("GET", "/v1/auth/token/lookup-self", text), "data")
+                return _Token(text, bool(answered.get("renewable")), _read_lease(answered.get("ttl", 0)))
 
     def _keep_good(self, token: _Token) -> None:
         if token.renewable and token.holds:
@@ -179,7 +181,9 @@ class VaultSecrets:
             if self._token is not token:
                 return
             try:
-                told = self._told(self._ask("POST", "/v1/auth/token/renew-self", token.text, {}), "auth")
+                answered = self._read_part(
+                    self._send_request("POST", "/v1/auth/token/renew-self", token.text, {}), "auth"
+                )
             except SecretsUnavailable as error:
                 left = ends - self._clock.monotonic()
                 _log.warning("Vault token not renewable", error=str(error), expired=left <= 0)
@@ -189,10 +193,10 @@ class VaultSecrets:
                     # The next caller signs in again, or gets the error.
                     self._token = None
                 return
-            self._token = _Token(token.text, bool(told["renewable"]), _lease(told["lease_duration"]))
+            self._token = _Token(token.text, bool(answered["renewable"]), _read_lease(answered["lease_duration"]))
             self._keep_good(self._token)
 
-    def _ask(self, method: str, url: str, token: str | None, body: object = None) -> httpx2.Response:
+    def _send_request(self, method: str, url: str, token: str | None, body: object = None) -> httpx2.Response:
         headers = {} if token is None else {"X-Vault-Token": token}
         try:
             return self._client.request(method, url, headers=headers, json=body, timeout=_TIMEOUT)
@@ -201,7 +205,7 @@ class VaultSecrets:
             words = "" if isinstance(error, httpx2.LocalProtocolError) else str(error)
             raise SecretsUnavailable(f"Vault does not answer: {words or type(error).__name__}") from None
 
-    def _told(self, answer: httpx2.Response, part: str, status: int = 200) -> dict[str, Any]:
+    def _read_part(self, answer: httpx2.Response, part: str, status: int = 200) -> dict[str, Any]:
         """Return a part of an answer. Errors contain Vault's messages, and never the value of a secret."""
         try:
             found = answer.json()
@@ -211,9 +215,9 @@ class VaultSecrets:
             errors = found.get("errors") if isinstance(found, dict) else None
             why = " ".join("; ".join(map(str, errors)).split())[:200] if isinstance(errors, list) else ""
             raise SecretsUnavailable(f"Vault answered {answer.status_code} {why}".rstrip())
-        told: dict[str, Any] = found[part]
-        return told
+        answered: dict[str, Any] = found[part]
+        return answered
 
 
-def _lease(seconds: object) -> Micros:
+def _read_lease(seconds: object) -> Micros:
     return seconds * SECOND if isinstance(seconds, int) else 0

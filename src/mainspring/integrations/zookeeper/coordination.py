@@ -8,7 +8,7 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.ports.registry import View
 from mainspring.integrations.shard_table import decode_owners, encode_owners
 from mainspring.integrations.zookeeper import wire
-from mainspring.integrations.zookeeper.session import Access, Refused, Session
+from mainspring.integrations.zookeeper.session import Access, RequestRejected, Session
 
 
 class ZooKeeperRegistry:
@@ -40,7 +40,7 @@ class ZooKeeperRegistry:
         try:
             await self._make_parents(session)
             await self._create(session, f"{self._path}/members/{member}", wire.EPHEMERAL)
-        except Refused as refused:
+        except RequestRejected as refused:
             session.abandon()
             raise StoreUnavailable(str(refused)) from refused
         except BaseException:
@@ -60,7 +60,7 @@ class ZooKeeperRegistry:
                 (wire.GET_CHILDREN, wire.watched(f"{self._path}/members")),
                 (wire.GET_DATA, wire.watched(f"{self._path}/owners")),
             )
-        except Refused as refused:
+        except RequestRejected as refused:
             # The node or one of its parents was deleted; joining again creates it.
             await self._forget(member)
             raise Fenced(f"the node of member {member} is gone: {refused}") from refused
@@ -86,7 +86,7 @@ class ZooKeeperRegistry:
             # The write uses the member's session: when that has expired, ZooKeeper refuses the write.
             table = wire.set_data(f"{self._path}/owners", encode_owners(owners), version)
             await session.ask((wire.SET_DATA, table))
-        except (Refused, Fenced):
+        except (RequestRejected, Fenced):
             return False
         return True
 
@@ -112,7 +112,7 @@ class ZooKeeperRegistry:
         for path in (root, self._path, f"{self._path}/members", f"{self._path}/owners"):
             try:
                 await self._create(session, path, 0)
-            except Refused as refused:
+            except RequestRejected as refused:
                 if refused.code != wire.NODE_EXISTS:
                     raise
 

@@ -22,7 +22,7 @@ _LONGEST = 1 << 22
 
 
 #: Messages for errors that users can fix.
-_SAID = {
+_ERROR_TEXTS = {
     wire.NO_AUTH: "ZooKeeper has nodes there that are for another user and password",
     wire.AUTH_FAILED: "ZooKeeper does not take this user and password",
 }
@@ -35,15 +35,15 @@ class Access(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None = None
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """ZooKeeper answered with an error."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(_SAID.get(code, f"ZooKeeper says {code}"))
+        super().__init__(_ERROR_TEXTS.get(code, f"ZooKeeper says {code}"))
         self.code = code
 
 
-class _Line:
+class _Connection:
     """One connection: requests are answered in the order in which they were sent."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: Callable[[], None]) -> None:
@@ -100,7 +100,7 @@ class _Line:
                     continue
                 if xid == wire.AUTH_XID:
                     if error:
-                        raise OSError(Refused(error))
+                        raise OSError(RequestRejected(error))
                     continue
                 expected, answer = self._waiting.popleft()
                 if xid != expected:
@@ -124,7 +124,7 @@ def _complete(answer: "asyncio.Future[bytes]", error: int, body: bytes) -> None:
     if error == wire.SESSION_EXPIRED:
         answer.set_exception(Fenced("the session with ZooKeeper has expired"))
     elif error:
-        answer.set_exception(Refused(error))
+        answer.set_exception(RequestRejected(error))
     else:
         answer.set_result(body)
     answer.exception()
@@ -140,7 +140,7 @@ class Session:
         self._changed = changed
         self._patience = max(ttl // 6, 300 * MILLISECOND) / SECOND
         self._connecting = asyncio.Lock()
-        self._line: _Line | None = None
+        self._line: _Connection | None = None
         self._password = bytes(16)
         self._last_seen = 0
         self._over = False
@@ -158,7 +158,7 @@ class Session:
                 line = await self._connected()
             async with asyncio.timeout(self._patience):
                 return list(await asyncio.gather(*(line.ask(operation, body) for operation, body in requests)))
-        except Refused as refused:
+        except RequestRejected as refused:
             if refused.code == wire.SESSION_MOVED:
                 self._drop()
             raise
@@ -179,7 +179,7 @@ class Session:
             try:
                 async with asyncio.timeout(self._patience):
                     await line.ask(wire.CLOSE, b"")
-            except (TimeoutError, StoreUnavailable, Refused, Fenced) as error:
+            except (TimeoutError, StoreUnavailable, RequestRejected, Fenced) as error:
                 raise StoreUnavailable(f"ZooKeeper does not answer: {str(error) or 'timeout'}") from error
             finally:
                 self._drop()
@@ -202,7 +202,7 @@ class Session:
             self._last_seen = max(self._last_seen, line.last_seen)
             line.close()
 
-    async def _connected(self) -> _Line:
+    async def _connected(self) -> _Connection:
         async with self._connecting:
             if self._over:
                 raise Fenced("the session with ZooKeeper is over")
@@ -220,9 +220,9 @@ class Session:
                 self._nodes.append(self._nodes.pop(0))
             raise StoreUnavailable(str(problem))
 
-    async def _connect(self, host: str, port: int) -> _Line:
+    async def _connect(self, host: str, port: int) -> _Connection:
         reader, writer = await asyncio.open_connection(host, port, ssl=self._access.tls)
-        line = _Line(reader, writer, self._changed)
+        line = _Connection(reader, writer, self._changed)
         try:
             line.send(wire.connect(self._last_seen, self._asked // MILLISECOND, self.id, self._password))
             granted = wire.read_connected(await line.frame())

@@ -41,8 +41,8 @@ def read_connected(frame: bytes) -> Connected:
 
 def create(path: str, data: bytes, flags: int, *, private: bool = False) -> bytes:
     """Encode the creation of a node. ``private``: only the authenticated user of this connection can access it."""
-    whose = text("auth") + text("") if private else text("world") + text("anyone")
-    return text(path) + buffer(data) + struct.pack(">ii", 1, _ALL_RIGHTS) + whose + struct.pack(">i", flags)
+    access = text("auth") + text("") if private else text("world") + text("anyone")
+    return text(path) + buffer(data) + struct.pack(">ii", 1, _ALL_RIGHTS) + access + struct.pack(">i", flags)
 
 
 def digest(user: str, password: str) -> bytes:

@@ -13,7 +13,7 @@ from mainspring.cli import exits
 from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, payload_of
 from mainspring.cli.output import Output, confirm, last_line
-from mainspring.cli.tables.runs import Shown as Run
+from mainspring.cli.tables.runs import RunDetails as Run
 from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, parse_duration, parse_instant

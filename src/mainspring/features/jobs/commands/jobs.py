@@ -30,7 +30,7 @@ from mainspring.cli.fields import (
 )
 from mainspring.cli.output import Output, confirm, status
 from mainspring.cli.pausing import Until, Why, pause_of, until_of
-from mainspring.cli.tables.jobs import Shown, show_details
+from mainspring.cli.tables.jobs import JobDetails, show_details
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.jobs.commands.group import Job, Jobs, group
 
@@ -78,7 +78,7 @@ async def list_jobs(
         "tenant": api.tenant,
     }
     found = await api.pages("/v1/jobs", query, limit)
-    jobs = [read(item, Shown) for item in found.items]
+    jobs = [read(item, JobDetails) for item in found.items]
 
     def show() -> None:
         more = ("QUEUE", "TENANT", "PRIORITY") if out.roomy else ()
@@ -111,7 +111,7 @@ async def show_job(api: Client, out: Output, job: Job) -> None:
     Example: mainspring jobs show weekly-report
     """
     found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}")
-    shown = read(found, Shown)
+    shown = read(found, JobDetails)
     out.tell(found, [shown.job_id], lambda: show_details(out, shown))
     for warning in shown.warnings:
         out.warn(warning)
@@ -154,7 +154,7 @@ async def update(
         body["expectedVersion"] = version
     before = read(await api.ask("GET", f"/v1/jobs/{identifier}"), dict[str, Raw])
     changed = await api.ask("PATCH", f"/v1/jobs/{identifier}", body=body)
-    for warning in read(changed, Shown).warnings:
+    for warning in read(changed, JobDetails).warnings:
         out.warn(warning)
 
     def show() -> None:

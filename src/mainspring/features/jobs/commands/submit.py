@@ -18,7 +18,7 @@ from mainspring.cli.fields import (
 )
 from mainspring.cli.output import Output
 from mainspring.cli.tables.datacenters import datacenters_of
-from mainspring.cli.tables.jobs import Shown
+from mainspring.cli.tables.jobs import JobDetails
 from mainspring.config.loading import parse_labels
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.jobs.commands.group import group
@@ -204,7 +204,7 @@ async def submit(
         query={"strict": "true"} if strict else None,
         repeatable=True,
     )
-    job = read(answer, Shown)
+    job = read(answer, JobDetails)
     for warning in job.warnings:
         out.warn(warning)
     if wait:

@@ -97,7 +97,7 @@ async def history(
 
     mainspring jobs history weekly-report --ledger --since 2026-01-01T00:00:00Z
     """
-    from mainspring.cli.tables.runs import Shown as Run
+    from mainspring.cli.tables.runs import RunDetails as Run
     from mainspring.cli.tables.runs import show_runs
 
     identifier = await api.job(job)

@@ -16,10 +16,10 @@ from mainspring.integrations.rabbitmq.errors import AmqpError
 
 #: How long a hint without a waiting taker is kept for the next one before it is returned to the broker.
 _KEPT: Micros = SECOND
-_MOST_CREDIT = 65_535
+_MAX_PREFETCH = 65_535
 
 
-class Lane:
+class Consumer:
     """A consumer on its own channel.
 
     When the channel closes, the broker delivers all unacknowledged hints to others.
@@ -29,7 +29,7 @@ class Lane:
         self, channel: Channel, read: Callable[[bytes], Hint | None], now: Callable[[], Micros], lease: Micros
     ) -> None:
         #: The broker ended a consumer, because its queue was deleted or moved.
-        self.deserted = False
+        self.cancelled_by_broker = False
         #: One taker at a time.
         self.lock = asyncio.Lock()
         self._channel = channel
@@ -40,7 +40,7 @@ class Lane:
         self._open: dict[int, Micros] = {}
         #: Hints that have arrived and are not taken.
         self._ready: dict[int, Hint] = {}
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._consumers = count(1)
         channel.on_message = self._message
         channel.on_cancel = self._cancelled
@@ -57,18 +57,18 @@ class Lane:
             return
         self._open[tag] = self._now() + _KEPT
         self._ready[tag] = hint
-        self._came.set()
+        self._arrived.set()
 
     def _cancelled(self, consumer: str) -> None:
-        self.deserted = True
-        self._came.set()
+        self.cancelled_by_broker = True
+        self._arrived.set()
 
     def _closed(self, error: AmqpError) -> None:
         self._open.clear()
         self._ready.clear()
-        self._came.set()
+        self._arrived.set()
 
-    def pick(self, limit: int) -> list[tuple[int, Hint]]:
+    def take_ready(self, limit: int) -> list[tuple[int, Hint]]:
         """Return the most urgent available hints."""
         if not self._ready:
             return []
@@ -82,14 +82,14 @@ class Lane:
     async def fetch(self, wanted: Sequence[tuple[str, int]], wait: Micros | None, patience: Micros) -> None:
         """Consume up to the wanted counts until a hint arrives, for at most ``wait``. None: only available hints."""
         channel = self._channel
-        self._came.clear()
-        self.deserted = False
+        self._arrived.clear()
+        self.cancelled_by_broker = False
         consumers = [str(next(self._consumers)) for _ in wanted]
         ended: list[asyncio.Future[Frame]] = []
         try:
             asked: list[asyncio.Future[Frame]] = []
             for consumer, (name, credit) in zip(consumers, wanted, strict=True):
-                asked.append(channel.ask(commands.Basic.Qos(prefetch_count=min(credit, _MOST_CREDIT))))
+                asked.append(channel.ask(commands.Basic.Qos(prefetch_count=min(credit, _MAX_PREFETCH))))
                 asked.append(channel.ask(commands.Basic.Consume(queue=name, consumer_tag=consumer)))
             await self._answers(asked, patience)
             if wait is not None and not self._ready:
@@ -110,7 +110,7 @@ class Lane:
     async def _wait(self, wait: Micros) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait / SECOND):
-                await self._came.wait()
+                await self._arrived.wait()
 
     def _end(self, consumers: Sequence[str], *, answered: bool) -> list[asyncio.Future[Frame]]:
         if answered:
@@ -136,7 +136,7 @@ class Lane:
         if frames:
             self._channel.write(b"".join(frames))
 
-    def expire(self) -> None:
+    def return_expired(self) -> None:
         """Return hints that were kept too long to the broker."""
         now, number = self._now(), self._channel.number
         over = [tag for tag, until in self._open.items() if until <= now]
