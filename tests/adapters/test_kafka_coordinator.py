@@ -19,11 +19,11 @@ _READ_LAG = """
 import asyncio, sys
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.core.model.base.errors import BrokerUnavailable
-from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.address import parse_kafka
 
 async def read_lag():
     try:
-        print(await KafkaAdmin(read_kafka(sys.argv[1], "test")).lag(sys.argv[2], [sys.argv[2]]))
+        print(await KafkaAdmin(parse_kafka(sys.argv[1], "test")).lag(sys.argv[2], [sys.argv[2]]))
     except BrokerUnavailable as error:
         print("unavailable:", error)
 

@@ -47,7 +47,7 @@ def test_an_address_is_parsed(text: str, expected: RedisAddress) -> None:
     ],
 )
 def test_an_invalid_address_is_rejected_with_its_reason(text: str, reason: str) -> None:
-    for setting in ("ENGINE", "STATUS"):
+    for setting in ("BROKER", "STATUS_CACHE"):
         with pytest.raises(Invalid, match=reason):
             load({}, {f"MAINSPRING_DISPATCH_{setting}": text})
 
