@@ -19,7 +19,7 @@ from mainspring.stores.postgres.wakeups import PostgresWakeups
 from tests.support.builders import a_run, a_worker, some_runs
 from tests.support.databases import migrated_template
 from tests.support.pgbouncer import through_pgbouncer
-from tests.support.store_harness import build_wall
+from tests.support.store_harness import build_reader_role
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -70,7 +70,7 @@ async def test_concurrent_clients_submit_claim_and_complete_each_run_once(store:
 
 
 async def test_a_tenant_scope_sees_its_own_tenant_only(store: PostgresStore, postgres_database: str) -> None:
-    await build_wall(store, postgres_database)
+    await build_reader_role(store, postgres_database)
     await store.submit([a_run(tenant="red"), a_run(tenant="blue"), a_run(tenant="blue")])
 
     async def list_tenants(tenant: str) -> list[str]:

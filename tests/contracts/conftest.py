@@ -92,7 +92,7 @@ _REFUSED_ON_SEVERAL = frozenset(
 
 def _is_for_several(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    if call is None or call.params.get("make_harness") != "several":
+    if call is None or call.params.get("make_harness") != "sharded":
         return True
     if getattr(item, "originalname", "") in _REFUSED_ON_SEVERAL:
         return False
@@ -120,7 +120,7 @@ def _serves_the_api(item: pytest.Item) -> bool:
         "memory",
         "sqlite",
         pytest.param("postgres", marks=pytest.mark.postgres),
-        pytest.param("several", marks=[pytest.mark.postgres, pytest.mark.slow]),
+        pytest.param("sharded", marks=[pytest.mark.postgres, pytest.mark.slow]),
     ]
 )
 def make_harness(
@@ -132,7 +132,7 @@ def make_harness(
             return MemoryHarness
         case "sqlite":
             return lambda: SqliteHarness(kept_sqlite)
-        case "several":
+        case "sharded":
             addresses: list[str] = request.getfixturevalue("contract_databases")
             return lambda: ShardedHarness(addresses, kept_connections)
         case _:

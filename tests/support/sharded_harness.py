@@ -15,10 +15,10 @@ from tests.support.builders import SHARDS
 from tests.support.databases import create_database, make_template, migrations_digest, with_database
 from tests.support.kept_connections import KeptConnections
 from tests.support.state_changes import POSTGRES_TRIGGERS, StateChange
-from tests.support.store_harness import TEST_CLOCK_SQL, Harness, PostgresHarness, build_wall
+from tests.support.store_harness import TEST_CLOCK_SQL, Harness, PostgresHarness, build_reader_role
 
 
-def several(addresses: Sequence[str], shards: int = SHARDS, connections: int = 4) -> ShardedStore:
+def build_sharded_store(addresses: Sequence[str], shards: int = SHARDS, connections: int = 4) -> ShardedStore:
     return _with(ShardedStore, addresses, shards, connections)
 
 
@@ -38,7 +38,7 @@ def _with(
     return kind([(address, address.rpartition("/")[2]) for address in addresses], SystemClock(), make)
 
 
-class _OnePlace(ShardedStore):
+class _OneGroupStore(ShardedStore):
     """A sharded store that keeps all tenants in placement group 0, because the contract tests choose ids freely."""
 
     async def open(self) -> None:
@@ -58,13 +58,13 @@ class ShardedHarness(Harness):
     def __init__(self, addresses: Sequence[str], kept: KeptConnections) -> None:
         super().__init__()
         self.parts = [PostgresHarness(address, kept) for address in addresses]
-        self.store = _with(_OnePlace, addresses, SHARDS, 4, kept)
+        self.store = _with(_OneGroupStore, addresses, SHARDS, 4, kept)
 
     @classmethod
     async def prepare(cls, dsn: str, names: Sequence[str]) -> list[str]:
         """Create the databases of one sharded store and return their addresses."""
         template = await make_template(
-            dsn, f"template_several_{migrations_digest(TEST_CLOCK_SQL + POSTGRES_TRIGGERS)}", cls._prepare_one
+            dsn, f"template_sharded_{migrations_digest(TEST_CLOCK_SQL + POSTGRES_TRIGGERS)}", cls._prepare_one
         )
         addresses = [with_database(dsn, name) for name in names]
         for name, address in zip(names, addresses, strict=True):
@@ -74,11 +74,11 @@ class ShardedHarness(Harness):
                 await connection.execute("UPDATE mainspring.meta SET store_id = gen_random_uuid()")
             finally:
                 await connection.close()
-        store = several(addresses)
+        store = build_sharded_store(addresses)
         await store.open()
         try:
             for address, (_, part) in zip(addresses, store.stores, strict=True):
-                await build_wall(part, address)
+                await build_reader_role(part, address)
             # No test may depend on the first server.
             await store.move_placement_group(0, 0, 1)
         finally:
@@ -87,7 +87,7 @@ class ShardedHarness(Harness):
 
     @classmethod
     async def _prepare_one(cls, address: str) -> None:
-        await PostgresHarness.prepare(address, wall=False)
+        await PostgresHarness.prepare(address, row_security=False)
         connection = await asyncpg.connect(address)
         try:
             await connection.execute(

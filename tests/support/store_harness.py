@@ -55,7 +55,7 @@ UNKNOWN_SPEC = '{"name":"job","task":"greet","schedule":{"type":"moon","phase":"
 
 
 #: The stores that do what the API asks for. The contract tests marked ``api`` run on these only.
-SERVE_THE_API = frozenset({"memory", "sqlite", "postgres", "several"})
+SERVE_THE_API = frozenset({"memory", "sqlite", "postgres", "sharded"})
 
 
 class CoordinatedStore(
@@ -301,7 +301,7 @@ class SqliteHarness(ClockedHarness):
             connection.close()
 
 
-async def build_wall(store: PostgresStore, dsn: str) -> None:
+async def build_reader_role(store: PostgresStore, dsn: str) -> None:
     """Set up RLS as an administrator, because the store's own role lacks the rights."""
     connection = await asyncpg.connect(as_administrator(dsn))
     try:
@@ -344,13 +344,13 @@ class PostgresHarness(Harness):
             kept.lend_to(self.store)
 
     @classmethod
-    async def prepare(cls, dsn: str, *, wall: bool = True) -> None:
+    async def prepare(cls, dsn: str, *, row_security: bool = True) -> None:
         """Create the schema and the read-only role, and replace the store's clock by the test clock."""
         harness = cls(dsn)
         await harness.store.open()
         try:
-            if wall:
-                await build_wall(harness.store, dsn)
+            if row_security:
+                await build_reader_role(harness.store, dsn)
         finally:
             await harness.store.close()
         connection = await asyncpg.connect(dsn)

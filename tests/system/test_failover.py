@@ -21,7 +21,7 @@ from mainspring.stores.postgres.wakeups import PostgresWakeups
 from tests.support.builders import a_run, a_worker
 from tests.support.databases import with_database
 from tests.support.standbys import Standby, primary_and_standbys
-from tests.support.store_harness import build_wall
+from tests.support.store_harness import build_reader_role
 from tests.support.waiting import eventually
 from tools.services.local_postgres import ROLE, LocalPostgres
 
@@ -81,7 +81,7 @@ async def test_lists_are_read_from_a_replica_that_is_fresh_and_otherwise_from_th
         await store.open()
     patient, strict = stores
     try:
-        await build_wall(patient, primary.dsn)
+        await build_reader_role(patient, primary.dsn)
 
         async def lists(store: PostgresStore, run: NewRun, tenant: str | None = "default") -> bool:
             page = await store.listed_by(tenant).list_runs(RunFilter(tenant="default"), None, 1_000)

@@ -25,7 +25,7 @@ from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.sharded import ShardedStore
 from tests.support.load import APP, PAUSE_SECONDS
 from tests.support.processes import START_SECONDS, Processes, kill
-from tests.support.sharded_harness import several
+from tests.support.sharded_harness import build_sharded_store
 from tests.support.waiting import eventually
 from tools.services.local_postgres import LocalPostgres, throwaway_postgres
 
@@ -68,10 +68,10 @@ async def test_adding_a_server_to_a_sharded_store_loses_and_doubles_nothing(
 ) -> None:
     addresses = [server.dsn for server in servers]
     # The third server is added to two, and has no placement groups at first.
-    first = several(addresses[:2], 100)
+    first = build_sharded_store(addresses[:2], 100)
     await first.open()
     await first.close()
-    store = several(addresses, 100, connections=8)
+    store = build_sharded_store(addresses, 100, connections=8)
     await store.open()
     try:
         assert [len(server.placement_groups) for server in await store.servers()] == [16, 16, 0]

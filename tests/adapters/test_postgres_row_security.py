@@ -182,11 +182,11 @@ async def test_a_query_without_a_tenant_condition_returns_rows_of_its_tenant_onl
         return {row["tenant"] for row in await connection.fetch(union)}
 
     assert len(await harness.store._db.run(forgetful)) == 2
-    assert await _as_seen(harness.store, mine.tenant)._db.run(forgetful) == {number}
-    assert await _as_seen(harness.store, mine.tenant)._db.transaction(forgetful) == {number}
-    assert await _as_seen(harness.store, "nobody")._db.run(forgetful) == set()
+    assert await _scope_to_tenant(harness.store, mine.tenant)._db.run(forgetful) == {number}
+    assert await _scope_to_tenant(harness.store, mine.tenant)._db.transaction(forgetful) == {number}
+    assert await _scope_to_tenant(harness.store, "nobody")._db.run(forgetful) == set()
     # The queries name the tenant as well: without RLS they return no rows of other tenants, either.
-    seen = _as_seen(harness.store, mine.tenant)
+    seen = _scope_to_tenant(harness.store, mine.tenant)
     seen._db = harness.store._db
     assert await seen.runs(theirs.runs) == [None] * len(theirs.runs)
     assert await seen.log(theirs.runs[2], 0, 10) == []
@@ -208,7 +208,7 @@ async def test_a_tenant_scope_never_leaks_to_another_caller(harness: PostgresHar
     async def ask(belongings: Belongings, turns: int | None) -> None:
         """``turns``: of the event loop, after which the caller is cancelled."""
         nonlocal answered
-        asking = asyncio.create_task(_as_seen(harness.store, belongings.tenant)._db.run(look))
+        asking = asyncio.create_task(_scope_to_tenant(harness.store, belongings.tenant)._db.run(look))
         for _ in range(turns or 0):
             await asyncio.sleep(0)
         if turns is not None:
@@ -226,7 +226,7 @@ async def test_a_tenant_scope_never_leaks_to_another_caller(harness: PostgresHar
     assert answered > 50
 
 
-def _as_seen(store: PostgresStore, tenant: str) -> PostgresTenantScope:
+def _scope_to_tenant(store: PostgresStore, tenant: str) -> PostgresTenantScope:
     seen = store.seen_by(tenant)
     assert isinstance(seen, PostgresTenantScope)
     return seen
@@ -265,7 +265,7 @@ async def test_a_store_that_may_not_create_roles_logs_the_statements_and_works_w
             assert found is not None
             assert foreign is None
         assert len((await store.seen_by("acme").list_runs(RunFilter(tenant=None), None, 10)).items) == 1
-        assert await read_user(_as_seen(store, "acme")) == "mainspring"
+        assert await read_user(_scope_to_tenant(store, "acme")) == "mainspring"
     finally:
         await store.close()
     [warning] = warnings_in(caplog)
@@ -276,7 +276,7 @@ async def test_a_store_that_may_not_create_roles_logs_the_statements_and_works_w
     again = PostgresStore(postgres_database, shards=4)
     await again.open()
     try:
-        assert (await read_user(_as_seen(again, "acme"))).startswith("mainspring_reader_")
+        assert (await read_user(_scope_to_tenant(again, "acme"))).startswith("mainspring_reader_")
         assert (await again.seen_by("acme").runs([mine.id, theirs.id]))[1] is None
         assert await read_user(again) == "mainspring"
     finally:
@@ -302,7 +302,7 @@ async def test_a_store_that_may_create_roles_has_rls_after_the_migration(
             """)
         ]
         await connection.close()
-        users = await asyncio.gather(*(read_user(_as_seen(store, "acme")) for store in stores))
+        users = await asyncio.gather(*(read_user(_scope_to_tenant(store, "acme")) for store in stores))
         await asyncio.gather(*(store.close() for store in stores))
         # Each schema has its own role, because roles belong to the whole server.
         assert sorted(roles) == sorted(set(users))

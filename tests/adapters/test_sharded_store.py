@@ -33,7 +33,7 @@ from mainspring.stores.sharded import ShardedStore
 from mainspring.stores.sharded.joining import move
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
 from tests.support.databases import create_database, drop_database, migrated_template, with_database
-from tests.support.sharded_harness import several
+from tests.support.sharded_harness import build_sharded_store
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -80,7 +80,7 @@ def _mine() -> None:
 
 @pytest.fixture
 async def store(addresses: list[str]) -> AsyncIterator[ShardedStore]:
-    store = several(addresses, SHARDS)
+    store = build_sharded_store(addresses, SHARDS)
     await store.open()
     yield store
     await store.close()
@@ -275,7 +275,7 @@ async def test_a_placement_group_moves_with_all_of_its_rows(store: ShardedStore,
     """Processes with an old map of placement groups only notice a short pause."""
     tenant = tenant_on(store, 0)
     place = place_for(tenant, "", store.place_count)
-    old = several(addresses, SHARDS)
+    old = build_sharded_store(addresses, SHARDS)
     await old.open()
     try:
         await _fill_move_and_look(store, old, tenant, place, addresses)
@@ -431,7 +431,7 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStor
 
 
 async def test_runs_are_completed_once_while_placement_groups_move(store: ShardedStore, addresses: list[str]) -> None:
-    mover = several(addresses, SHARDS)
+    mover = build_sharded_store(addresses, SHARDS)
     await mover.open()
     jobs = jobs_on(store)
     tenants = [f"{Mine.prefix}-{number}" for number in range(8)]
