@@ -37,8 +37,8 @@ class Ledger:
         return [self.entries[at] for at in self.times[-limit:]]
 
     def newest_until(self, at: Instant) -> LedgerEntry | None:
-        place = bisect_left(self.times, (at + 1, ""))
-        return self.entries[self.times[place - 1]] if place else None
+        index = bisect_left(self.times, (at + 1, ""))
+        return self.entries[self.times[index - 1]] if index else None
 
     def target_of(self, run: RunRow) -> str:
         """Return the data center of a tick's run; empty for all other runs."""
@@ -63,9 +63,9 @@ class Ledger:
         Ticks whose runs are kept longer stay.
         """
         old = islice(self.times, bisect_left(self.times, (until + 1, "")))
-        gone = set(islice((at for at in old if not is_kept(self.entries[at].run_id)), limit))
-        if gone:
-            self.times = [at for at in self.times if at not in gone]
-        for at in gone:
+        forgotten = set(islice((at for at in old if not is_kept(self.entries[at].run_id)), limit))
+        if forgotten:
+            self.times = [at for at in self.times if at not in forgotten]
+        for at in forgotten:
             del self.entries[at]
-        return len(gone)
+        return len(forgotten)

@@ -71,7 +71,7 @@ def find_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) ->
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return ""
-    place = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     deepest, kind = "", ""
     for line in lines:
         # A line is: … mount point … - type source options; spaces in names are written \040.
@@ -80,9 +80,9 @@ def find_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) ->
         if len(fields) < 5 or not right:
             continue
         point = fields[4].replace("\\040", " ")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        contains = real_path == point or real_path.startswith(point.rstrip("/") + "/")
         # A later mount on the same point hides the earlier one.
-        if inside and len(point) >= len(deepest):
+        if contains and len(point) >= len(deepest):
             deepest, kind = point, right.split(" ")[0]
     return kind
 
@@ -179,7 +179,7 @@ def drop_statistics(connection: apsw.Connection) -> bool:
 def refuse_moved(connection: apsw.Connection) -> None:
     """Raise ``Conflict`` if the store was moved: the file holds old rows and must not be written."""
     if _fetch_number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'moved'"):
-        raise Conflict(str(connection.execute("SELECT told FROM moved").get))
+        raise Conflict(str(connection.execute("SELECT message FROM moved").get))
 
 
 def migrate(connection: apsw.Connection, shards: int) -> None:
@@ -214,8 +214,8 @@ def _migrate(connection: apsw.Connection, shards: int) -> None:
 def schema_version(connection: apsw.Connection) -> int:
     """Return the version; 0: the file is empty. ``Conflict`` if another program or an older checkout made the file."""
     # One query: between two, another process could create the schema.
-    look = "SELECT iif(count(*) = 0, 0, 1 + coalesce(sum(type = 'table' AND name = 'meta'), 0)) FROM sqlite_master"
-    found = _fetch_number(connection, look)
+    query = "SELECT iif(count(*) = 0, 0, 1 + coalesce(sum(type = 'table' AND name = 'meta'), 0)) FROM sqlite_master"
+    found = _fetch_number(connection, query)
     if found < 2:
         if found == 1:
             raise Conflict("the file is a database of something else: it has tables, but none of Mainspring's")

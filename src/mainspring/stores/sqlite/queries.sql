@@ -338,7 +338,7 @@ FROM session s WHERE s.id = :session
 -- name: queue_policies
 SELECT json_group_object(queue, policy) FROM queue_policy
 
--- name: policed
+-- name: queues_to_check
 SELECT json_group_array(queue) FROM queue_policy WHERE closely = 1
 
 -- name: pauses
@@ -522,7 +522,7 @@ SELECT json_group_array(json_object('scheduled_at', scheduled_at, 'run', id) ORD
     WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin IS NULL
 )
 
--- name: places
+-- name: datacenters
 SELECT json_group_array(json_object(
     'name', name, 'workers', workers, 'draining', draining, 'schedulers', schedulers, 'seen_at', seen_at)
     ORDER BY name) FROM (
@@ -550,7 +550,7 @@ WHERE s.dead = 0 AND s.kind = 'worker' AND s.lease_until > :now
         WHERE l.id = o.value ->> 0 AND q.value <> o.value ->> 2
           AND q.value NOT IN (SELECT value FROM json_each(s.labels))))
 
--- name: place_loads
+-- name: datacenter_loads
 SELECT json_group_array(json_object(
     'name', name, 'queued', queued, 'running', running, 'oldest_due', oldest_due) ORDER BY name) FROM (
     SELECT name, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due FROM (
@@ -567,13 +567,13 @@ SELECT json_group_array(json_object(
 -- name: hint_key
 SELECT hint_key FROM meta
 
--- name: hints_of
+-- name: hints
 SELECT json_group_array(json_array(r.id, r.queue, r.rank, r.priority, coalesce(r.gate, '') || '', r.attempt + 1,
     coalesce(substr(l.requires ->> 0, 12), '')))
 FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value LEFT JOIN lane l ON l.id = r.lane
 WHERE r.state = 'queued' AND (r.lane = 0 OR (json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0))
 
--- name: hints_ready
+-- name: ready_hints
 -- SQLite has no lateral joins, so a subquery picks the best runs of each queue.
 SELECT json_group_array(json_array(best.id, best.queue, best.rank, best.priority, coalesce(best.gate, '') || '', best.attempt + 1, p.datacenter))
 FROM json_each(:queues) AS q CROSS JOIN (

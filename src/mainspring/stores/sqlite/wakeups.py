@@ -50,14 +50,14 @@ class SqliteWakeups(LocalWakeups):
         await super().close()
 
     async def _watch(self) -> None:
-        seen = self._version()
+        known = self._version()
         changed_at = self._clock.monotonic() - _ACTIVE_FOR
         while True:
             is_active = self._clock.monotonic() - changed_at < _ACTIVE_FOR
             await self._clock.sleep(_ACTIVE_INTERVAL if is_active else _IDLE_INTERVAL)
             version = self._version()
-            if version != seen:
-                seen = version
+            if version != known:
+                known = version
                 changed_at = self._clock.monotonic()
                 self.notify_all(but=[SHARDS])
 

@@ -21,11 +21,11 @@ class MemoryAccess:
             known = tables.tenants.get(tenant.name)
             if known is not None and known.quotas == tenant.quotas:
                 return known
-            made = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
-            tables.tenants[tenant.name] = made
-            differs = quotas_changed(None if known is None else known.quotas, made.quotas)
+            stored = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
+            tables.tenants[tenant.name] = stored
+            differs = quotas_changed(None if known is None else known.quotas, stored.quotas)
             tables.audit("tenants.put", author, [Change(tenant.name, tenant.name, *differs)])
-            return made
+            return stored
 
     async def tenants(self) -> list[Tenant]:
         tables = self._tables

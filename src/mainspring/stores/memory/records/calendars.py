@@ -33,11 +33,11 @@ class MemoryCalendars:
         with tables.transaction() as now:
             versions = tables.calendars.get((tenant, name), [])
             before = versions[-1] if versions else None
-            made = next_version(before, tenant, name, spec, author, now, expected_version)
-            if made is None:
+            version = next_version(before, tenant, name, spec, author, now, expected_version)
+            if version is None:
                 return versions[-1]
-            self._add_version(before, made, author, "calendars.put")
-            return made
+            self._add_version(before, version, author, "calendars.put")
+            return version
 
     async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
         tables = self._tables
@@ -50,13 +50,13 @@ class MemoryCalendars:
             self._add_version(before, gone(before, author, now), author, "calendars.delete")
             return True
 
-    def _add_version(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
+    def _add_version(self, before: Calendar | None, version: Calendar, author: Author, action: str) -> None:
         tables = self._tables
-        tables.calendars.setdefault((made.tenant, made.name), []).append(made)
-        tables.audit(action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
-        rev = tables.compute_calendar_rev(made.tenant)
+        tables.calendars.setdefault((version.tenant, version.name), []).append(version)
+        tables.audit(action, author, [Change(version.tenant, version.name, *calendar_differs(before, version))])
+        rev = tables.compute_calendar_rev(version.tenant)
         for job in tables.jobs.values():
-            if job.tenant == made.tenant and job.ticking:
+            if job.tenant == version.tenant and job.ticking:
                 job.calendar_rev = rev
                 if job.next_tick is not None:
                     tables.move_schedule(job, tables.now, job.next_tick)

@@ -25,16 +25,16 @@ class MemoryDatacenters:
         for row in self._tables.sessions.values():
             if not row.datacenter or (row.lease_until < now - DAY and row.dead):
                 continue
-            place = found.get(row.datacenter, DatacenterStatus(name=row.datacenter))
+            status = found.get(row.datacenter, DatacenterStatus(name=row.datacenter))
             alive, works = row.alive(now), row.kind == "worker"
             found[row.datacenter] = msgspec.structs.replace(
-                place,
-                workers=place.workers + (works and alive and not row.draining),
-                draining=place.draining + (works and alive and row.draining),
-                schedulers=place.schedulers + (alive and not works),
-                seen_at=max(place.seen_at or 0, min(row.lease_until, now)) if works else place.seen_at,
+                status,
+                workers=status.workers + (works and alive and not row.draining),
+                draining=status.draining + (works and alive and row.draining),
+                schedulers=status.schedulers + (alive and not works),
+                seen_at=max(status.seen_at or 0, min(row.lease_until, now)) if works else status.seen_at,
             )
-        return sorted(found.values(), key=lambda place: place.name)
+        return sorted(found.values(), key=lambda status: status.name)
 
     async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         row = self._tables.sessions.get(session)
@@ -46,7 +46,7 @@ class MemoryDatacenters:
         with tables.transaction() as now:
             if not tables.preferences:
                 return []
-            seen = {place.name: place.seen_at for place in self._count_processes(now) if place.seen_at is not None}
+            seen = {status.name: status.seen_at for status in self._count_processes(now) if status.seen_at is not None}
             for word, order in tables.preferences.items():
                 preference = preference_of((word,))
                 assert preference is not None

@@ -76,8 +76,8 @@ class MemoryDetails:
         return sorted(pauses, key=lambda pause: (pause.tenant or "", pause.queue or ""))
 
     async def queue_policies(self) -> dict[str, QueuePolicy]:
-        said = self._tables.queue_policies
-        return {queue: said[queue] for queue in sorted(said) if said[queue] != NO_POLICY}
+        policies = self._tables.queue_policies
+        return {queue: policies[queue] for queue in sorted(policies) if policies[queue] != NO_POLICY}
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
         lines = self._tables.logs.get(run, [])

@@ -30,7 +30,9 @@ class MemoryMetrics:
         found = []
         for at, kept in sorted(self._tables.loads.items()):
             if since <= at < until:
-                meant = [load for (whose, of), load in kept.items() if tenant in (None, whose) and queue in (None, of)]
+                meant = [
+                    load for (owner, name), load in kept.items() if tenant in (None, owner) and queue in (None, name)
+                ]
                 found.append(
                     Load(
                         at=at,
@@ -44,8 +46,8 @@ class MemoryMetrics:
     async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
         late: Counter[int] = Counter()
         took: Counter[int] = Counter()
-        for (at, of, whose), (began, lasted) in self._tables.timings.items():
-            if since - TIMINGS_STEP < at < until and tenant in (None, whose) and queue in (None, of):
+        for (at, name, owner), (began, lasted) in self._tables.timings.items():
+            if since - TIMINGS_STEP < at < until and tenant in (None, owner) and queue in (None, name):
                 late += began
                 took += lasted
         return Timings(dict(late), dict(took))

@@ -78,18 +78,18 @@ class MemoryOperations:
     async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
         tables = self._tables
         with tables.transaction():
-            gone: list[Change] = []
+            purged: list[Change] = []
             for identifier in dict.fromkeys(ids):
                 run = tables.runs.get(RunId(identifier))
                 if run is not None and run.state.ended:
                     tables.purge_run(run)
-                    gone.append(Change(run.tenant, run.id))
+                    purged.append(Change(run.tenant, run.id))
                 job = tables.jobs.get(JobId(identifier))
                 if job is not None and not job.ticking:
                     tables.purge_job(job)
-                    gone.append(Change(job.tenant, job.id))
-            tables.audit("jobs.purge", author, gone)
-            return [change.target for change in gone]
+                    purged.append(Change(job.tenant, job.id))
+            tables.audit("jobs.purge", author, purged)
+            return [change.target for change in purged]
 
     async def retag(
         self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author

@@ -118,8 +118,8 @@ class MemoryOutbox:
     async def readers(self) -> list[ReaderView]:
         tables = self._tables
         return [
-            ReaderView(name, next((batch.at for batch in tables.outbox if batch.position > seen), None))
-            for name, seen in sorted(tables.readers.items())
+            ReaderView(name, next((batch.at for batch in tables.outbox if batch.position > cursor), None))
+            for name, cursor in sorted(tables.readers.items())
         ]
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
@@ -138,10 +138,10 @@ class MemoryOutbox:
             self._tables.remove_reader(name)
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
-        seen = self._tables.readers.get(name)
-        if seen is None:
+        cursor = self._tables.readers.get(name)
+        if cursor is None:
             return []
-        return list(islice((batch for batch in self._tables.outbox if batch.position > seen), limit))
+        return list(islice((batch for batch in self._tables.outbox if batch.position > cursor), limit))
 
     async def acknowledge(self, name: str, position: str) -> None:
         readers = self._tables.readers

@@ -48,24 +48,26 @@ class MemorySlos:
         )
         return max((row.finished_at for row in newest if row is not None and row.finished_at is not None), default=None)
 
-    async def save_slos(self, settled: Sequence[SloResult]) -> int:
+    async def save_slos(self, results: Sequence[SloResult]) -> int:
         tables = self._tables
         with tables.transaction():
-            heard = 0
-            for one in settled:
-                row = tables.slos.get(one.job)
-                if row is None or row.rev != one.rev:
+            accepted = 0
+            for result in results:
+                row = tables.slos.get(result.job)
+                if row is None or row.rev != result.rev:
                     continue
-                heard += 1
-                tables.slo_checks.remove(row.next_check, one.job)
-                if one.next_check is None:
-                    del tables.slos[one.job]
+                accepted += 1
+                tables.slo_checks.remove(row.next_check, result.job)
+                if result.next_check is None:
+                    del tables.slos[result.job]
                 else:
-                    tables.slos[one.job] = SloRow(state=one.state, rev=one.rev + 1, next_check=one.next_check)
-                    tables.slo_checks.add(one.next_check, one.job)
-                for event in one.events:
-                    tables.record_job_event(event, tables.jobs[one.job].tenant, one.job)
-            return heard
+                    tables.slos[result.job] = SloRow(
+                        state=result.state, rev=result.rev + 1, next_check=result.next_check
+                    )
+                    tables.slo_checks.add(result.next_check, result.job)
+                for event in result.events:
+                    tables.record_job_event(event, tables.jobs[result.job].tenant, result.job)
+            return accepted
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         return {job: self._tables.slos[job].state for job in jobs if job in self._tables.slos}

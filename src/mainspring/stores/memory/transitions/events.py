@@ -59,9 +59,9 @@ class Events(StoreData):
 
         Without readers drop all batches.
         """
-        seen = min(self.readers.values(), default=self.position)
+        read_by_all = min(self.readers.values(), default=self.position)
         old = self.now - EVENTS_KEPT
-        while self.outbox and self.outbox[0].position <= seen and (self.outbox[0].at < old or not self.readers):
+        while self.outbox and self.outbox[0].position <= read_by_all and (self.outbox[0].at < old or not self.readers):
             self.horizon = self.outbox.popleft().position
 
     def audit(self, action: str, author: Author | None, changes: Iterable[Change]) -> None:

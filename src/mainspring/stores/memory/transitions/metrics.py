@@ -28,16 +28,16 @@ class Metrics(StoreData):
             self.usage[day_of(self.now), run.tenant, run.task, run.job_id or "", unit] += amount
 
     def _count_end(self, run: RunRow, state: RunState, *, ran: bool) -> None:
-        figures = self.get_minute_counts(run)
-        figures[state.value] += 1
+        counts = self.get_minute_counts(run)
+        counts[state.value] += 1
         if ran and run.state is RunState.RUNNING:
             assert run.started_at is not None
-            figures["started"] += 1
+            counts["started"] += 1
             spans = (("late", run.started_at - run.due), ("took", self.now - run.started_at))
             counted = self.timings[self.now // TIMINGS_STEP * TIMINGS_STEP, run.queue, run.tenant]
             for (name, duration), buckets in zip(spans, counted, strict=True):
-                figures[f"{name}_total"] += duration
-                figures[f"{name}_most"] = max(figures[f"{name}_most"], duration)
+                counts[f"{name}_total"] += duration
+                counts[f"{name}_most"] = max(counts[f"{name}_most"], duration)
                 buckets[bucket_of(duration)] += 1
         else:
             self.unattempted[run.task, state] += 1

@@ -67,7 +67,7 @@ class MemoryReaping:
             return len(expired)
 
     def _find_orphans(self) -> Iterator[RunRow]:
-        """Yield the runs for one worker that has gone. Runs that it was running must first be found lost."""
+        """Yield the runs for one worker that has left. Runs that it was running must first be found lost."""
         tables = self._tables
         for target, runs in tables.by_target.items():
             if self._is_gone(target):
@@ -166,19 +166,19 @@ class MemoryReaping:
     async def prune(self, retention: Retention, limit: int) -> int:
         tables = self._tables
         with tables.transaction() as now:
-            gone = 0
+            deleted = 0
             for ended, cut in (
                 (tables.succeeded, retention.cut("succeeded", now)),
                 (tables.unsuccessful, retention.cut("unsuccessful", now)),
                 *((runs, retention.cut(name, now)) for name, runs in tables.ended_by_class.items()),
             ):
-                while ended and gone < limit:
+                while ended and deleted < limit:
                     finished_at = tables.runs[ended[0]].finished_at
                     assert finished_at is not None
                     if finished_at >= cut:
                         break
                     tables.delete_run(ended.popleft())
-                    gone += 1
+                    deleted += 1
             for at, queue, tenant in [key for key in tables.minute_counts if key[0] < now - retention.unsuccessful]:
                 del tables.minute_counts[at, queue, tenant]
             for counted in [key for key in tables.timings if key[0] < now - TIMINGS_KEPT]:
@@ -187,8 +187,8 @@ class MemoryReaping:
                 del tables.usage[sums]
             ticks = min(retention.cut("ledger", now), retention.cut("short", now))
             for ledger in tables.ledgers.values():
-                gone += ledger.forget(ticks - 1, limit - gone, tables.outlives_tick)
-            return gone
+                deleted += ledger.forget(ticks - 1, limit - deleted, tables.outlives_tick)
+            return deleted
 
 
 def _holds(run: RunRow | None) -> bool:

@@ -58,7 +58,7 @@ class MemoryStaging:
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         tables = self._tables
         with tables.transaction():
-            made = [self._fire(owner, fire) for fire in fires]
+            created = [self._fire(owner, fire) for fire in fires]
             tables.admit_runs()
             return [
                 FireResult(applied=False)
@@ -68,7 +68,7 @@ class MemoryStaging:
                     runs=len(runs),
                     queues=_list_queues(run for run in runs if run.state is RunState.QUEUED),
                 )
-                for runs in made
+                for runs in created
             ]
 
     def _fire(self, owner: SessionId, fire: Fire) -> list[RunRow] | None:
@@ -79,19 +79,19 @@ class MemoryStaging:
             return None
         if any(tick.happens_at > tables.now for tick in fire.ticks):
             return None
-        made = [run for tick in fire.ticks if (run := self._create_run(job, tick)) is not None]
+        created = [run for tick in fire.ticks if (run := self._create_run(job, tick)) is not None]
         tables.move_schedule(job, fire.next_fire, fire.next_tick)
         delay = job.spec.fixed_delay
         if fire.finished:
             job.state = JobState.FINISHED
             job.updated_at = tables.now
         elif delay is not None and fire.next_fire is None:
-            if made and not made[-1].state.ended:
-                job.awaits = made[-1].id
+            if created and not created[-1].state.ended:
+                job.awaits = created[-1].id
             else:
                 # The overlap rule left no run whose end could set the next tick.
                 tables.move_schedule(job, tables.now + delay)
-        return made
+        return created
 
     def _create_run(self, job: JobRow, tick: Tick) -> RunRow | None:
         """Record a tick unless it is recorded already; return the run that it became, if any."""

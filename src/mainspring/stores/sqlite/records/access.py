@@ -28,21 +28,21 @@ class SqliteAccess(SqliteBase):
             known = None if found is None else decode_tenant(tenant.name, *found)
             if known is not None and known.quotas == tenant.quotas:
                 return known
-            made = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
+            stored = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
             connection.execute(
                 "INSERT OR REPLACE INTO tenant (name, quotas, running, created_at)"
                 " VALUES (:name, :quotas, :running, :created_at)",
                 {
-                    "name": made.name,
-                    "quotas": encode(made.quotas),
-                    "running": made.quotas.running,
-                    "created_at": made.created_at,
+                    "name": stored.name,
+                    "quotas": encode(stored.quotas),
+                    "running": stored.quotas.running,
+                    "created_at": stored.created_at,
                 },
             )
-            differs = quotas_changed(None if known is None else known.quotas, made.quotas)
+            differs = quotas_changed(None if known is None else known.quotas, stored.quotas)
             change = Change(tenant.name, tenant.name, *differs)
             write_audit(connection, now, "tenants.put", author, [change])
-            return made
+            return stored
 
         return await self._write(put)
 

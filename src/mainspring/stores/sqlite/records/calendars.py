@@ -55,12 +55,12 @@ class SqliteCalendars(SqliteBase):
     ) -> Calendar:
         def put(connection: apsw.Connection, now: Instant) -> Calendar:
             before = next(iter(_read_versions(connection, tenant, name, 1)), None)
-            made = next_version(before, tenant, name, spec, author, now, expected_version)
-            if made is None:
+            version = next_version(before, tenant, name, spec, author, now, expected_version)
+            if version is None:
                 assert before is not None
                 return before
-            _add_version(connection, before, made, author, "calendars.put")
-            return made
+            _add_version(connection, before, version, author, "calendars.put")
+            return version
 
         return await self._write(put)
 
@@ -130,27 +130,27 @@ def _read_calendars(connection: apsw.Connection, query: str, values: Parameters)
 
 
 def _add_version(
-    connection: apsw.Connection, before: Calendar | None, made: Calendar, author: Author, action: str
+    connection: apsw.Connection, before: Calendar | None, version: Calendar, author: Author, action: str
 ) -> None:
     connection.execute(
         "INSERT INTO calendar (tenant, name, version, spec, deleted, made_by, why, made_at)"
         " VALUES (:tenant, :name, :version, :spec, :deleted, :made_by, :why, :made_at)",
         {
-            "tenant": made.tenant,
-            "name": made.name,
-            "version": made.version,
-            "spec": encode(made.spec),
-            "deleted": int(made.deleted),
-            "made_by": made.made_by,
-            "why": made.why,
-            "made_at": made.made_at,
+            "tenant": version.tenant,
+            "name": version.name,
+            "version": version.version,
+            "spec": encode(version.spec),
+            "deleted": int(version.deleted),
+            "made_by": version.made_by,
+            "why": version.why,
+            "made_at": version.made_at,
         },
     )
     values = {
-        "tenant": made.tenant,
-        "calendar_rev": count_calendar_changes(connection, made.tenant),
-        "now": made.made_at,
+        "tenant": version.tenant,
+        "calendar_rev": count_calendar_changes(connection, version.tenant),
+        "now": version.made_at,
     }
     connection.execute(_CHANGED, values)
-    changes = [Change(made.tenant, made.name, *calendar_differs(before, made))]
-    write_audit(connection, made.made_at, action, author, changes)
+    changes = [Change(version.tenant, version.name, *calendar_differs(before, version))]
+    write_audit(connection, version.made_at, action, author, changes)

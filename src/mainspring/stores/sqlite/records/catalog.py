@@ -44,11 +44,11 @@ _TREND = ", ".join(
 
 class SqliteCatalog(SqliteBase):
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
-        def look(connection: apsw.Connection) -> tuple[str, list[str], str | None]:
+        def read_runs(connection: apsw.Connection) -> tuple[str, list[str], str | None]:
             ids, cursor = read_page(connection, build_run_source(wanted, after), build_run_filters(wanted), limit)
             return read(connection, "runs", ids=encode(ids), payloads=0, results=0), ids, cursor
 
-        text, ids, cursor = await self._read(look)
+        text, ids, cursor = await self._read(read_runs)
         views = decode_run_views(text)
         return Page([views[RunId(run)] for run in ids], cursor)
 
@@ -71,13 +71,13 @@ class SqliteCatalog(SqliteBase):
         return decode_standings(await self._read(lambda connection: str(connection.execute(text, values).get)))
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
-        def look(connection: apsw.Connection) -> Page[Job]:
+        def read_page_of_jobs(connection: apsw.Connection) -> Page[Job]:
             ids, cursor = read_page(connection, build_job_source(wanted, after), build_job_filters(wanted), limit)
             stored = read_jobs(connection, [JobId(job) for job in ids], payloads=False)
             by_id = {str(job.id): job for job in stored}
             return Page([by_id[job] for job in ids if job in by_id], cursor)
 
-        return await self._read(look)
+        return await self._read(read_page_of_jobs)
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:
         return decode_number(await self._reader.read("count_jobs", tenant=tenant, at_most=at_most))

@@ -12,7 +12,7 @@ from mainspring.core.ports.storage.datacenters import DatacenterLoad, Datacenter
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.fetch import fetch_rows
 from mainspring.stores.sqlite.rows.encoding import encode
-from mainspring.stores.sqlite.rows.views import decode_process_loads, decode_processes
+from mainspring.stores.sqlite.rows.views import decode_datacenter_loads, decode_datacenters
 
 
 class _OrderRow(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ _decode_words = msgspec.json.Decoder(list[str]).decode
 
 class SqliteDatacenters(SqliteBase):
     async def datacenters(self) -> list[DatacenterStatus]:
-        return decode_processes(await self._reader.read("places", now=self._time.now()))
+        return decode_datacenters(await self._reader.read("datacenters", now=self._time.now()))
 
     async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         def say(connection: apsw.Connection, now: Instant) -> None:
@@ -43,7 +43,7 @@ class SqliteDatacenters(SqliteBase):
         await self._write(say)
 
     async def datacenter_loads(self) -> list[DatacenterLoad]:
-        return decode_process_loads(await self._reader.read("place_loads"))
+        return decode_datacenter_loads(await self._reader.read("datacenter_loads"))
 
     async def orders(self) -> list[PreferenceOrder]:
         found: dict[str, PreferenceOrder] = {}
@@ -58,22 +58,22 @@ class SqliteDatacenters(SqliteBase):
         rows = _decode_orders(await self._reader.read("orders"))
         if not rows:
             return []
-        places = await self.datacenters()
+        statuses = await self.datacenters()
         now = self._time.now()
-        seen = {place.name: place.seen_at for place in places if place.seen_at is not None}
-        orders = {row.label_set: _serve(row, seen, now) for row in rows}
+        seen_at = {status.name: status.seen_at for status in statuses if status.seen_at is not None}
+        orders = {row.label_set: _serve(row, seen_at, now) for row in rows}
         mismatched = await self._reader.read("unshared_orders", orders=_encode_orders(orders), now=now)
         if mismatched != "0" or any(orders[row.label_set].serving != row.serving for row in rows):
             await self._write(lambda connection, now: _store_orders(connection, rows, orders, now))
         return list({order.word: order for order in orders.values()}.values())
 
 
-def _serve(row: _OrderRow, seen: dict[str, Instant], now: Instant) -> PreferenceOrder:
+def _serve(row: _OrderRow, seen_at: dict[str, Instant], now: Instant) -> PreferenceOrder:
     """Decide which data center serves a preference order now."""
     preference = preference_of(_decode_words(row.requires))
     assert preference is not None
     since = now if row.since is None else row.since
-    to, why = serving(preference, seen, since, now)
+    to, why = serving(preference, seen_at, since, now)
     return PreferenceOrder(word=preference.word, serving=to, why=why, since=since)
 
 

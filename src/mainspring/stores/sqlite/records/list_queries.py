@@ -208,8 +208,8 @@ def _add_filter(filters: RowFilters, condition: str, /, **values: str | int | No
     filters.values.update(values)
 
 
-def _build_text_search(*places: str) -> str:
-    return "(" + " OR ".join(f"instr(lower({place}), lower(:text))" for place in places) + ")"
+def _build_text_search(*columns: str) -> str:
+    return "(" + " OR ".join(f"instr(lower({column}), lower(:text))" for column in columns) + ")"
 
 
 def _build_id_range(wanted: RunFilter | JobFilter, after: str | None) -> list[tuple[str, str, str]]:

@@ -15,13 +15,13 @@ _REV = ""
 
 class SqliteNotifications(SqliteBase):
     async def notification_rows(self) -> NotificationRows:
-        def look(connection: apsw.Connection) -> NotificationRows:
+        def read_rows(connection: apsw.Connection) -> NotificationRows:
             query = "SELECT name, rev, body FROM notification"
             found = cast("list[tuple[str, int, str]]", list(connection.execute(query)))
             rev = next((rev for name, rev, _ in found if name == _REV), 0)
             return NotificationRows(rev, {name: body.encode() for name, _, body in found if name != _REV})
 
-        return await self._read(look)
+        return await self._read(read_rows)
 
     async def change_notification_rows(self, rev: int, changes: Mapping[str, bytes | None]) -> bool:
         def change(connection: apsw.Connection, now: Instant) -> bool:

@@ -85,9 +85,9 @@ class SqliteOperations(SqliteQueues):
             order = list(dict.fromkeys(str(identifier) for identifier in ids))
             tenants = {target: tenant for tenant, target in _purge_runs(connection, order, now)}
             tenants |= {target: tenant for tenant, target in _purge_jobs(connection, order)}
-            gone = [Change(tenants[target], target) for target in order if target in tenants]
-            write_audit(connection, now, "jobs.purge", author, gone)
-            return [change.target for change in gone]
+            purged = [Change(tenants[target], target) for target in order if target in tenants]
+            write_audit(connection, now, "jobs.purge", author, purged)
+            return [change.target for change in purged]
 
         return await self._write(purge)
 
@@ -186,12 +186,12 @@ class SqliteOperations(SqliteQueues):
 
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
         def revoke(connection: apsw.Connection, now: Instant) -> Instant | None:
-            gone = connection.execute(
+            revoked = connection.execute(
                 "UPDATE session SET dead = 1"
                 " WHERE id = :id AND kind = 'scheduler' AND dead = 0 AND lease_until > :now RETURNING id",
                 {"id": scheduler, "now": now},
             ).get
-            if gone is None:
+            if revoked is None:
                 return None
             write_audit(connection, now, "schedulers.revoke", author, [Change("", str(scheduler))])
             return now

@@ -75,7 +75,7 @@ class SqliteOutbox(SqliteBase):
         return await self._reader.read("hint_key")
 
     async def find_hints(self, runs: Sequence[RunId]) -> list[Hint]:
-        return decode_hints(await self._reader.read("hints_of", ids=encode(list(runs))))
+        return decode_hints(await self._reader.read("hints", ids=encode(list(runs))))
 
     async def find_ready_hints(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         named = (
@@ -83,7 +83,7 @@ class SqliteOutbox(SqliteBase):
             if queues is None
             else queues
         )
-        return decode_hints(await self._reader.read("hints_ready", queues=encode(list(named)), limit=limit))
+        return decode_hints(await self._reader.read("ready_hints", queues=encode(list(named)), limit=limit))
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         return decode_run_facts(await self._reader.read("facts_of", ids=encode(list(runs)), most=MAX_TOLD_ERROR))

@@ -49,10 +49,10 @@ class SqliteSlos(SqliteBase):
 
         return await self._read(read_due)
 
-    async def save_slos(self, settled: Sequence[SloResult]) -> int:
+    async def save_slos(self, results: Sequence[SloResult]) -> int:
         def complete(connection: apsw.Connection, now: Instant) -> int:
             accepted = 0
-            for evaluation in settled:
+            for evaluation in results:
                 known = "SELECT tenant FROM slo WHERE job_id = :job AND rev = :rev"
                 tenant = connection.execute(known, {"job": evaluation.job, "rev": evaluation.rev}).get
                 if tenant is None:

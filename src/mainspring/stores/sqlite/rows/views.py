@@ -65,8 +65,8 @@ decode_log_lines = msgspec.json.Decoder(list[LogLine]).decode
 decode_dead_groups = msgspec.json.Decoder(list[DeadGroup]).decode
 decode_standings = msgspec.json.Decoder(Standings).decode
 decode_limiter = msgspec.json.Decoder(LimiterRow).decode
-decode_processes = msgspec.json.Decoder(list[DatacenterStatus]).decode
-decode_process_loads = msgspec.json.Decoder(list[DatacenterLoad]).decode
+decode_datacenters = msgspec.json.Decoder(list[DatacenterStatus]).decode
+decode_datacenter_loads = msgspec.json.Decoder(list[DatacenterLoad]).decode
 decode_log_sizes = msgspec.json.Decoder(list[LogSize]).decode
 
 _depth_rows = msgspec.json.Decoder(list[DepthRow])

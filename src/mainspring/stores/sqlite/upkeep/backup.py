@@ -137,7 +137,7 @@ class SqliteBackups:
             raise Conflict(f"{self._path} is not empty: name another file, or say --replace")
         if self._path.with_name(f"{self._path.name}-wal").exists():
             # SQLite would take it for the log of the new file.
-            raise Conflict(f"somebody has {self._path} open, such as an API: stop it first")
+            raise Conflict(f"another process, such as an API, has {self._path} open: stop it first")
         return epoch
 
     def _examine_existing(self) -> tuple[int, bool]:

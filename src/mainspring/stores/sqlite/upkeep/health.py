@@ -124,7 +124,7 @@ class SqliteHealth:
             advice = "use a local disk, or PostgreSQL for several machines: locks do not hold there"
             findings = [blamed("file system", f"{kind}, a network file system", advice)]
         elif kind in _IN_MEMORY:
-            findings = [warned("file system", f"{kind}: gone when the machine starts anew", "use a disk")]
+            findings = [warned("file system", f"{kind}: lost when the machine restarts", "use a disk")]
         room = os.statvfs(self._path)
         free, size = room.f_bavail * room.f_frsize, self._path.stat().st_size
         summary = f"{free // _MIB:,} MiB free, the file has {size // _MIB:,} MiB"

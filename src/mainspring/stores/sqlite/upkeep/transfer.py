@@ -124,7 +124,7 @@ class SqliteSource:
             # No other process can write from here on.
             connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
-            raise Conflict(f"somebody is writing in {self._path} all the time: stop the processes first") from None
+            raise Conflict(f"another process writes to {self._path} all the time: stop the processes first") from None
         self._refuse_live_processes()
         return self._read_facts()
 
@@ -154,13 +154,13 @@ class SqliteSource:
 
     def mark_moved(self, to: str) -> None:
         connection = self._open
-        told = f"this store was moved to {to}"
-        connection.execute("CREATE TABLE moved (told TEXT NOT NULL) STRICT")
-        connection.execute("INSERT INTO moved (told) VALUES (:told)", {"told": told})
+        message = f"this store was moved to {to}"
+        connection.execute("CREATE TABLE moved (message TEXT NOT NULL) STRICT")
+        connection.execute("INSERT INTO moved (message) VALUES (:message)", {"message": message})
         tables = [
             name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         ]
-        quoted = told.replace("'", "''")
+        quoted = message.replace("'", "''")
         for table in tables:
             if str(table).startswith("sqlite_"):
                 continue

@@ -216,8 +216,8 @@ def _insert_edited(
             )
     table = "run" if state == "queued" else "waiting"
     names = ", ".join(values)
-    places = ", ".join(f":{name}" for name in values)
-    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", values)  # noqa: S608
+    parameters = ", ".join(f":{name}" for name in values)
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({parameters})", values)  # noqa: S608
 
 
 def set_about(connection: apsw.Connection, run: RunView, about: About | None) -> None:

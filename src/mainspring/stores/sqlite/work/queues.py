@@ -123,7 +123,9 @@ class SqliteQueues(SqliteBase):
             self._pooled |= pooled
         now = asyncio.get_running_loop().time()
         if now - self._policy_queues_read_at >= _REFRESH_SECONDS:
-            self._policy_queues = frozenset(msgspec.json.decode(await self._reader.read("policed"), type=list[str]))
+            self._policy_queues = frozenset(
+                msgspec.json.decode(await self._reader.read("queues_to_check"), type=list[str])
+            )
             self._policy_queues_read_at = now
         return [demand for demand in demands if demand.queue in self._policy_queues] if self._policy_queues else []
 

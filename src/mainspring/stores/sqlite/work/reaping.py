@@ -52,8 +52,8 @@ class SqliteReaping(SqliteWorkforce):
         # Counting takes as long as there is work, so the reader does it.
         now = self._time.now()
         at = now // MINUTE * MINUTE
-        seen = await self._reader.read("load_now", now=now, at=at, most=LOADS_AT_ONCE)
-        await self._writer.call("sample_load", f"[{at},{seen},{now - LOADS_KEPT}]")
+        counts = await self._reader.read("load_now", now=now, at=at, most=LOADS_AT_ONCE)
+        await self._writer.call("sample_load", f"[{at},{counts},{now - LOADS_KEPT}]")
         return now
 
     async def prune(self, retention: Retention, limit: int) -> int:
