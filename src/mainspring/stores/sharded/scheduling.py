@@ -126,8 +126,8 @@ class ShardedSchedulerMixin(ShardedMixin):
         parts = await self._servers.those_there(lambda store: store.slos_due(limit))
         return [due for part in parts.values() for due in part][:limit]
 
-    async def save_slos(self, settled: Sequence[SloResult]) -> int:
+    async def save_slos(self, results: Sequence[SloResult]) -> int:
         async def call(store: PostgresStore, mine: Sequence[SloResult]) -> list[int]:
             return [await store.save_slos(mine), *[0] * (len(mine) - 1)]
 
-        return sum(await self._servers.spread(settled, lambda item: self._servers.of_id(item.job), call))
+        return sum(await self._servers.spread(results, lambda item: self._servers.of_id(item.job), call))

@@ -40,7 +40,7 @@ class Slos(Protocol):
         """
         ...
 
-    async def save_slos(self, settled: Sequence[SloResult]) -> int:
+    async def save_slos(self, results: Sequence[SloResult]) -> int:
         """Store evaluations and emit their events, each in one transaction; returns how many were stored.
 
         An evaluation without the newest ``rev`` is skipped: of several concurrent ones a single one counts, so a miss

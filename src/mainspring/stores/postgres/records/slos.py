@@ -34,8 +34,8 @@ class SloMixin(JobMixin):
             if job is not None
         ]
 
-    async def save_slos(self, settled: Sequence[SloResult]) -> int:
-        given = sorted(settled, key=lambda one: one.job)
+    async def save_slos(self, results: Sequence[SloResult]) -> int:
+        given = sorted(results, key=lambda one: one.job)
         events = {one.job: one.events for one in given if one.events}
 
         async def complete(connection: Connection) -> int:
