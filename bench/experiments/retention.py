@@ -23,8 +23,9 @@ from mainspring.core.model.base.ids import IdMaker, JobId
 from mainspring.core.model.base.instant import DAY, HOUR
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Demand, NewSession, Retention
+from mainspring.core.store import Demand, NewSession
 from mainspring.features.archive.service import Archiver, list_manifests
 from mainspring.integrations.files.folder import FolderBlobs
 from mainspring.stores.postgres import PostgresStore

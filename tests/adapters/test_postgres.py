@@ -14,7 +14,9 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import Demand, NewSession, Retention, SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
+from mainspring.core.ports.storage.upkeep import Retention
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection

@@ -13,7 +13,8 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause, RunFilter
-from mainspring.core.store import Demand, Retention
+from mainspring.core.ports.storage.upkeep import Retention
+from mainspring.core.store import Demand
 from tests.support.builders import a_policy, a_run
 from tests.support.races import ALL_SHARDS, Races
 

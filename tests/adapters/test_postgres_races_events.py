@@ -6,7 +6,8 @@ import pytest
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.store import EVENTS_KEPT, EventBatch, Retention
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT, EventBatch
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_run
 from tests.support.races import Races
 from tests.support.waiting import eventually

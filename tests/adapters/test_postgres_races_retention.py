@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.base.instant import DAY, MINUTE
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_release
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_run
 from tests.support.races import ALL_SHARDS, MOVE_BODY, Races

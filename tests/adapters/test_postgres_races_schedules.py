@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, Overlap
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_fire, a_job, a_spec, a_tick, after_each, every
 from tests.support.races import ALL_SHARDS, Races
 

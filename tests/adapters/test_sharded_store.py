@@ -23,10 +23,11 @@ from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.calendar import CalendarSpec
 from mainspring.core.model.schedules.plan import plan
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import PartialCompletion
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Demand, PartialCompletion
+from mainspring.core.store import Demand
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded import ShardedStore

@@ -21,10 +21,11 @@ from mainspring.core.model.runs.completion import CompletionAnswer, complete_los
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Demand, NewSession, SubmitResult
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.records import list_queries

@@ -11,8 +11,8 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.access import AuditFilter
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.core.store import SubmitResult
 from mainspring.features.ingest.intake import JobCreator
 from mainspring.features.ingest.service import Ingest
 from mainspring.http.schemas.jobs import JobIn

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.store import EVENTS_KEPT
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT
 from mainspring.http.streams.hub import LINGER, Hub
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service

@@ -29,8 +29,9 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LogReport
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Demand, Retention
+from mainspring.core.store import Demand
 from mainspring.features.logs.service import LogKeeper, check_run_logs
 from mainspring.integrations.files.folder import FolderBlobs
 from tests.api.conftest import Service, memory_only

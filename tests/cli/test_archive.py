@@ -12,9 +12,9 @@ from mainspring.cli.main import application
 from mainspring.core.model.base.instant import DAY, Instant, parse_instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Retention
 from mainspring.features.archive.service import Archiver
 from mainspring.integrations.files.folder import FolderBlobs
 from tests.support.builders import a_run

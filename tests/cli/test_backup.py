@@ -24,10 +24,11 @@ from mainspring.core.model.schedules.plan import plan
 from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.core.ports.upkeep.backup import FORMAT
 from mainspring.core.runtime.backup_file import MANIFEST, BackupFileReader
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Demand, EventBatch
+from mainspring.core.store import Demand
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE

@@ -21,8 +21,9 @@ from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.completion import complete_failure
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Demand, NewSession, Retention, Store
+from mainspring.core.store import Demand, NewSession, Store
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE

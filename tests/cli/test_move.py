@@ -36,9 +36,10 @@ from mainspring.core.model.schedules.slo import Slo
 from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Checkpoint, JobFilter, LogReport, Pause, ProgressReport, RunFilter
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.transfer import KINDS, Row
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Demand, Retention
+from mainspring.core.store import Demand
 from mainspring.features.move.service import move_rows
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sqlite import SqliteStore

@@ -16,9 +16,9 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import Blobs
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchiveStore
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Retention
 from mainspring.features.archive import service as archive
 from mainspring.features.archive.model import Manifest
 from mainspring.features.archive.service import Archiver, list_manifests, read_archived

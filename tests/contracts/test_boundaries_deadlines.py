@@ -9,7 +9,9 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
-from mainspring.core.store import KEYS_KEPT, PutOutcome, Retention
+from mainspring.core.ports.storage.answers import PutOutcome
+from mainspring.core.ports.storage.upkeep import Retention
+from mainspring.core.store import KEYS_KEPT
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_skipped_tick, a_spec, every
 from tests.support.store_harness import ClockedHarness, Harness, ids

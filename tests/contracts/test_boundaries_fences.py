@@ -18,8 +18,8 @@ from mainspring.core.model.runs.completion import (
 )
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.ports.storage.answers import PutOutcome
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
-from mainspring.core.store import PutOutcome
 from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, every
 from tests.support.store_harness import Harness

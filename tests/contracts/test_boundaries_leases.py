@@ -10,7 +10,7 @@ from mainspring.core.model.runs.completion import CompletionAnswer, complete_los
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import Fire
 from mainspring.core.model.schedules.plan import plan
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
 from tests.support.store_harness import Harness, SqliteHarness, ids

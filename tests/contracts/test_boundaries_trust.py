@@ -11,9 +11,9 @@ import pytest
 from mainspring.core.cluster.shards import ShardKeeper
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.ports.storage.coordination import Membership
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import HeartbeatAnswer
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.heartbeat import Heartbeat
 from mainspring.core.worker.settings import WorkerSettings

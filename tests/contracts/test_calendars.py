@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.closed_periods import ClosedPeriods, Compil
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob, Overlap
 from mainspring.core.model.schedules.plan import plan_job
 from mainspring.core.ports.storage.access import AuditFilter, Author
-from mainspring.core.store import FireResult
+from mainspring.core.ports.storage.answers import FireResult
 from tests.support.builders import a_fire, a_job, a_spec, a_tick, every
 from tests.support.store_harness import Harness
 

@@ -15,7 +15,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Page, RunFilter, Standings
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

@@ -10,7 +10,7 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.schedules.job import Job, JobState, NewJob
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import PutOutcome
+from mainspring.core.ports.storage.answers import PutOutcome
 from tests.support.builders import a_job, a_job_id, a_spec, every
 from tests.support.store_harness import Harness
 

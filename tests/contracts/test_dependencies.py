@@ -15,7 +15,7 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.workflows.dependencies import DependencyRule, EndedParent, decide
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_limit, a_policy, a_run, an_id, some_runs
 from tests.support.store_harness import Harness, ids
 

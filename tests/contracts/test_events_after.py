@@ -8,7 +8,7 @@ from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.store import EVENTS_KEPT, EventBatch
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT, EventBatch
 from tests.support.builders import a_run, some_runs
 from tests.support.store_harness import Harness, ids
 

@@ -9,7 +9,8 @@ from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import KEYS_KEPT, PutOutcome
+from mainspring.core.ports.storage.answers import PutOutcome
+from mainspring.core.store import KEYS_KEPT
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness, ids
 

@@ -19,7 +19,8 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Demand, Retention
+from mainspring.core.ports.storage.upkeep import Retention
+from mainspring.core.store import Demand
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 from tests.support.waiting import DEADLINE_SECONDS

@@ -9,7 +9,7 @@ from mainspring.core.model.runs.completion import complete_cancel, complete_loss
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Minute
-from mainspring.core.store import Retention, UnattemptedRuns
+from mainspring.core.ports.storage.upkeep import Retention, UnattemptedRuns
 from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import Harness

@@ -13,8 +13,10 @@ from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import JobFilter, LogReport, RunFilter
-from mainspring.core.store import Demand, NewSession, Retention, SubmitResult
+from mainspring.core.ports.storage.upkeep import Retention
+from mainspring.core.store import Demand, NewSession
 from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

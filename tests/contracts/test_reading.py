@@ -3,7 +3,7 @@
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
 from tests.support.store_harness import Harness
 

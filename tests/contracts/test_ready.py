@@ -8,7 +8,7 @@ from mainspring.core.model.runs.completion import complete_loss, complete_releas
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import SHORT_LEASE, Harness
 

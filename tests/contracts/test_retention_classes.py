@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import DAY, HOUR
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LogReport, RunFilter
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Job, JobState, NewJob, Overlap, tick_run_id
 from mainspring.core.model.schedules.plan import LISTED, plan
 from mainspring.core.model.schedules.schedule import CronSchedule, next_after
-from mainspring.core.store import FireResult
+from mainspring.core.ports.storage.answers import FireResult
 from tests.support.builders import (
     a_fire,
     a_job,

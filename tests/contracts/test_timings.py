@@ -5,7 +5,7 @@ import pytest
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.base.percentiles import bucket_of
 from mainspring.core.ports.storage.catalog import TIMINGS_KEPT, Timings
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness
 

@@ -16,7 +16,8 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState
-from mainspring.core.store import KEYS_KEPT, Retention
+from mainspring.core.ports.storage.upkeep import Retention
+from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.postgres.rows import order_gate
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, every

@@ -12,7 +12,7 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import Harness, ids
 

@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import USAGE_KEPT, AttemptCost, GroupBy, UsageLine, by_line, day_of
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -12,9 +12,9 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Retention
 from mainspring.features.archive import service as archive
 from mainspring.features.archive.model import ROOT, Manifest
 from mainspring.features.archive.retention import RetentionKeeper

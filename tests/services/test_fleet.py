@@ -25,13 +25,14 @@ from mainspring.core.model.schedules.slo import Slo
 from mainspring.core.ports.health import Examination, Vitals
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause, SessionView
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.core.ports.storage.slos import SloResult
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.metrics.declared import ALL, Whose
 from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
-from mainspring.core.store import Demand, QueueBacklog
+from mainspring.core.store import Demand
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import get_virtual_loop
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker

@@ -14,9 +14,9 @@ from mainspring.core.model.base.instant import MINUTE
 from mainspring.core.model.cluster.diagnosis import Finding, Level, found, warned
 from mainspring.core.model.cluster.store_health import is_pressed
 from mainspring.core.ports.health import Vitals
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Retention
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.upkeep import health as postgres_health
 from mainspring.stores.postgres.upkeep.health import PostgresHealth

@@ -13,8 +13,9 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Demand, HeartbeatAnswer
+from mainspring.core.store import Demand
 from mainspring.core.worker import heartbeat as heartbeat_module
 from mainspring.core.worker.attempt import Attempt, Holding
 from mainspring.core.worker.heartbeat import Heartbeat

@@ -16,9 +16,10 @@ from mainspring.core.model.runs.new_run import NewRun, made_once
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.answers import PutOutcome, SubmitResult
 from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeup, queue_topic
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Demand, PutOutcome, SubmitResult
+from mainspring.core.store import Demand
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock

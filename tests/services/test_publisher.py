@@ -13,8 +13,9 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.events.events import Event, Topic
 from mainspring.core.model.runs.completion import complete_cancel, complete_success
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Demand, EventBatch, NewSession
+from mainspring.core.store import Demand, NewSession
 from mainspring.features.events.service import Publisher
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock

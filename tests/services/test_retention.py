@@ -3,8 +3,8 @@
 from random import Random
 
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Retention
 from mainspring.features.archive.retention import RetentionKeeper
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock

@@ -14,7 +14,7 @@ from mainspring.core.model.limits.limits import Ending, Limiter
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire, Tick
-from mainspring.core.store import HeartbeatAnswer
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.worker.worker import Worker
 from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.rows import JobRow, RunRow

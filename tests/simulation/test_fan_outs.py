@@ -14,7 +14,7 @@ from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.workflows.fan_out import tag_of
-from mainspring.core.store import SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.handler import AsyncHandler, Handler
 from mainspring.features.fan_out.task import build_fan_in_handler, build_fan_out_handler

@@ -10,10 +10,10 @@ from mainspring.core.model.base.ids import JobId, SessionId
 from mainspring.core.model.base.instant import MILLISECOND, Instant, Micros
 from mainspring.core.model.schedules.job import Fire, Job, LedgerEntry, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.ports.storage.answers import FireResult, StageResult
 from mainspring.core.ports.storage.coordination import Membership
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.scheduler.scheduler import Scheduler
-from mainspring.core.store import FireResult, StageResult
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import START, VirtualClock
 

@@ -22,6 +22,7 @@ from mainspring.core.model.schedules.job import Job, LedgerEntry, NewJob
 from mainspring.core.model.schedules.plan import plan
 from mainspring.core.ports.events_out import EventFacts
 from mainspring.core.ports.storage.access import Access
+from mainspring.core.ports.storage.answers import FireResult, StageResult, SubmitResult
 from mainspring.core.ports.storage.catalog import Catalog, Reports
 from mainspring.core.ports.storage.clocks import Clocks
 from mainspring.core.ports.storage.coordination import EpochCoordinator
@@ -30,9 +31,11 @@ from mainspring.core.ports.storage.explaining import ExplanationReads
 from mainspring.core.ports.storage.leases import Leases
 from mainspring.core.ports.storage.notifications import NotificationStore
 from mainspring.core.ports.storage.operations import Operations
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.core.ports.storage.run_logs import LogShelf
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.storage.usage import BudgetStore
-from mainspring.core.store import Demand, EventBatch, FireResult, Retention, StageResult, Store, SubmitResult
+from mainspring.core.store import Demand, Store
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sqlite import SqliteStore

@@ -13,11 +13,12 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Demand, HeartbeatAnswer, NewSession, Workforce
+from mainspring.core.store import Demand, NewSession, Workforce
 from mainspring.core.worker.handler import AsyncHandler, Handler
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker

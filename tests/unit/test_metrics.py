@@ -16,12 +16,12 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.ports.storage.upkeep import UnattemptedRuns
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.counters import OTHER, BoundedNames, Histogram
 from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind
 from mainspring.core.runtime.metrics.exposition import Exporter, Exposition
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
-from mainspring.core.store import UnattemptedRuns
 from tests.support.builders import a_held_run, a_run
 from tools import metrics_reference
 

@@ -26,12 +26,13 @@ from mainspring.core.ports.storage.leases import Leases
 from mainspring.core.ports.storage.notifications import NotificationStore
 from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.ports.storage.run_logs import LogShelf
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.storage.usage import BudgetStore
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Retention, Store
+from mainspring.core.store import Store
 from mainspring.core.submit.jobs import Jobs
 
 if TYPE_CHECKING:

@@ -2,7 +2,14 @@
 
 The store is the only source of truth. Every method takes a batch; one call is one round trip and one transaction where
 possible. The memory, SQLite, PostgreSQL and sharded stores implement this protocol; services depend on the narrow
-protocols below (``Submissions``, ``Workforce``, ``Staging``, …) and never on a concrete store.
+protocols and never on a concrete store. This file has the way of a run:
+
+- ``Submissions``: submit and cancel runs, declare recurring jobs.
+- ``Workforce``: sessions and heartbeats of workers, claims and completions.
+- ``DueWork``: stage due runs, and fire the ticks of recurring jobs.
+
+The other protocols are in ``core/ports/storage``: ``answers`` (what these methods return), ``upkeep`` (reaper,
+housekeeper, retention), ``reads``, ``outbox`` (events), and one file for each feature that stores something.
 
 These rules hold for every method:
 
@@ -17,93 +24,30 @@ These rules hold for every method:
 6. While an event reader is attached, every change of a run is written to the outbox in the same transaction.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
-from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
+from mainspring.core.model.base.instant import DAY, Instant, Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.view import AttemptView, RunView
-from mainspring.core.model.schedules.job import Fire, Job, JobState, LedgerEntry, NewJob
+from mainspring.core.model.schedules.job import Fire, Job, JobState, NewJob
 from mainspring.core.ports.dispatch import HintSource
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import FireResult, HeartbeatAnswer, PutResult, StageResult, SubmitResult
 from mainspring.core.ports.storage.calendars import Calendars
 from mainspring.core.ports.storage.datacenters import Datacenters
+from mainspring.core.ports.storage.outbox import Outbox
+from mainspring.core.ports.storage.reads import JobNames, StoreReads
 from mainspring.core.ports.storage.slos import Slos
 from mainspring.core.ports.storage.tasks import TaskRegistry
+from mainspring.core.ports.storage.upkeep import Upkeep
 
 #: How long an idempotency key is remembered.
 KEYS_KEPT: Micros = DAY
-#: How long a batch of events is kept for readers that resume, even after every reader has acknowledged it.
-EVENTS_KEPT: Micros = 10 * MINUTE
-
-
-class SubmitResult(msgspec.Struct, frozen=True):
-    """The answer to a submitted run: its id and its current state."""
-
-    id: RunId
-    #: A new run is ``queued``, ``scheduled`` or ``blocked``; or ``skipped`` if its dependencies can no longer be met.
-    state: RunState
-    #: False: this id or its idempotency key was submitted before and nothing was done. Also False for an edited run.
-    new: bool
-    #: The idempotency key was used before for a different submission; ``id`` names that one, and nothing was done. For
-    #: an edited run: a concurrent change came first.
-    conflict: bool = False
-
-
-class PutOutcome(StrEnum):
-    CREATED = "created"
-    #: The job has a new version, was reactivated, or both.
-    CHANGED = "changed"
-    UNCHANGED = "unchanged"
-    #: The caller required a new job, but one with this name exists.
-    EXISTS = "exists"
-    #: The job's version differs from the expected one.
-    STALE = "stale"
-    #: The idempotency key was used before for something else, and ``job`` is that job. If it was a run, ``job`` is the
-    #: declared one with the id of that run and version 0.
-    CONFLICT = "conflict"
-
-
-class PutResult(msgspec.Struct, frozen=True):
-    """A declared job in its current form, and what the declaration changed."""
-
-    job: Job
-    outcome: PutOutcome
-
-
-def refuse_put(new: NewJob, job: JobId, version: int, state: JobState, same: bool) -> PutOutcome | None:
-    """Return the reason to leave a known job unchanged, or None if it may be changed.
-
-    ``same``: the job already has the new spec and payload. A client that repeats a call after losing the answer is not
-    refused.
-    """
-    if new.must_be_new and state in (JobState.SCHEDULED, JobState.PAUSED) and not (same and job == new.id):
-        return PutOutcome.EXISTS
-    if new.expected_version in (None, version) or (same and version - 1 == new.expected_version):
-        return None
-    return PutOutcome.STALE
-
-
-def build_conflict(new: NewJob, made: str) -> PutResult:
-    """Build the answer for a job whose idempotency key already created something else, under the id ``made``."""
-    job = Job(
-        id=JobId(made),
-        tenant=new.tenant,
-        spec=new.spec,
-        version=0,
-        state=JobState.SCHEDULED,
-        next_fire=None,
-        rev=0,
-        payload=new.payload,
-    )
-    return PutResult(job, PutOutcome.CONFLICT)
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,151 +90,6 @@ class Demand(msgspec.Struct, frozen=True):
     runs: tuple[RunId, ...] | None = None
 
 
-class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a heartbeat."""
-
-    now: Instant
-    #: False: the session was reaped. The worker must stop its runs, because they are being given to other workers.
-    alive: bool
-    #: Held runs that were asked to stop.
-    cancels: tuple[RunId, ...] = ()
-    #: How many runs of this session the worker did not know. They were requeued without charging the attempt.
-    returned: int = 0
-    #: The worker was asked to drain.
-    draining: bool = False
-    #: Held runs that other workers may have by now: a part of the store was silent for a whole lease, or has reassigned
-    #: them. The worker must stop them and report nothing about them.
-    lost: tuple[RunId, ...] = ()
-
-
-class PartialCompletion(StoreUnavailable):
-    """A part of the store did not answer.
-
-    ``answers`` has the answers of the other parts, and None where one is missing.
-    """
-
-    def __init__(self, message: str, answers: Sequence[CompletionAnswer | None]) -> None:
-        super().__init__(message)
-        self.answers = answers
-
-
-class StageResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of staging the owned shards."""
-
-    now: Instant
-    #: How many runs were queued, without those that joined the line of their ordering key.
-    runs: int
-    #: The queues that received work.
-    queues: tuple[str, ...] = ()
-    #: There was, or may have been, more than the limit: stage again at once.
-    more: bool = False
-    #: A recurring job of these shards is due.
-    schedules_due: bool = False
-
-
-class FireResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one ``Fire``."""
-
-    #: False: the schedule was changed first, the shard is no longer owned, or it is too early. Nothing was done.
-    applied: bool
-    #: Ticks that became runs after the overlap rule was applied.
-    runs: int = 0
-    #: The queues that received work, or may have.
-    queues: tuple[str, ...] = ()
-
-
-class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long ended runs are kept.
-
-    ``succeeded`` and ``unsuccessful`` apply to the class ``standard``; ``short``, ``long`` and ``audit`` to the class
-    of that name.
-    """
-
-    succeeded: Micros = 7 * DAY
-    #: Failed, cancelled and skipped runs.
-    unsuccessful: Micros = 30 * DAY
-    #: The minimum for the ledger: a tick whose run is kept longer stays as long as its run.
-    ledger: Micros = 90 * DAY
-    short: Micros = DAY
-    long: Micros = 90 * DAY
-    audit: Micros = 2_557 * DAY
-    #: Runs that ended at or after this time are kept, however old they are. Keyed by the name of a field above.
-    kept_since: Mapping[str, Instant] = {}
-
-    def cut(self, name: str, now: Instant) -> Instant:
-        """Return the time before which ended runs may be deleted; ``name`` is a field above."""
-        span: Micros = getattr(self, name)
-        return min(now - span, self.kept_since.get(name, now))
-
-    def of(self, name: str) -> Micros:
-        """Return the retention of a class other than ``standard``."""
-        return {"short": self.short, "long": self.long, "audit": self.audit}[name]
-
-
-class PinnedDepth(msgspec.Struct, frozen=True, kw_only=True):
-    """Queued runs of a queue that require a data center. The times are those of ``Depth``."""
-
-    datacenter: str
-    queued: int
-    oldest_due: Instant | None = None
-    oldest_ready: Instant | None = None
-
-
-class QueueBacklog(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of a queue by state. The times leave out the runs in ``pinned``; the counts include them."""
-
-    queue: str
-    queued: int
-    running: int
-    #: Per data center: runs that only it may execute, or that it serves now because of a preference order.
-    pinned: tuple[PinnedDepth, ...] = ()
-    #: The due time of the oldest queued run.
-    oldest_due: Instant | None = None
-    #: Since when the longest-waiting startable run has been waiting for a worker. The wait begins when the run is due,
-    #: when a limit, key or pause releases it, or when it returns from an attempt. None: no such run, or all are paused.
-    oldest_ready: Instant | None = None
-
-
-class UnattemptedRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of a task that ended in this state without an attempt: cancelled, skipped, or failed past their deadline."""
-
-    task: str
-    state: RunState
-    runs: int
-
-
-class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Events of one kind and one tenant that happened in one transaction.
-
-    Each change emits one event, named for its cause:
-    1. A new run is ``submitted``, whatever its first state.
-    2. A run that was waiting (scheduled or blocked) becomes ``queued``.
-    3. An attempt that another one follows is ``retried``, ``released`` or ``lost``, whatever the run's next state.
-    4. A running run that is asked to stop is ``cancel_requested``.
-    5. Becoming blocked emits no event.
-    """
-
-    #: Its offset in the stream, for ``acknowledge`` and ``events_after``. Offsets sort as text in the order of the
-    #: events.
-    position: str
-    at: Instant
-    #: For runs: run.submitted, run.queued, run.started, run.succeeded, run.failed, run.cancelled, run.skipped,
-    #: run.retried, run.released, run.lost, run.cancel_requested.
-    #: For budgets: budget.warned, budget.exceeded, with the ids of the budgets.
-    #: For dead letters: dead_letters.opened, dead_letters.growing, with the newest run of the group.
-    #: For recurring jobs: job.slo_missed, job.slo_recovered. For runs with dependencies: dependency.resolved.
-    #: For workers, which belong to no tenant: worker.joined, worker.left, worker.lost (``events.id_of_worker``).
-    kind: str
-    #: The ids of the affected runs; of jobs, budgets or workers where ``kind`` says so.
-    runs: tuple[RunId, ...]
-    #: Empty: the events belong to no tenant.
-    tenant: str
-    #: The tasks and queues of newly created runs, in the order of ``runs``, where they are available at no cost. Empty:
-    #: look them up.
-    tasks: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ()
-
-
 class Submissions(Protocol):
     async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         """Make runs durable and return one answer per run, in the same order.
@@ -328,7 +127,7 @@ class Submissions(Protocol):
         17. A run with a ``target`` is for that session alone, whatever it requires. If the session does not exist or is
             gone, ``expire`` ends the run.
 
-        Limits (``policy.gates``):
+        Limits (``policy.limiters``):
         18. A run with limits is ``blocked`` until it passes all of them at once. While blocked it holds only its
             ordering key.
         19. A run joins the line of its limits when it is new, due, released by its ordering key or about to be retried.
@@ -550,153 +349,6 @@ class DueWork(Protocol):
         Fixed delay:
         11. A fixed-delay job whose tick created no run ticks again one delay from now.
         """
-        ...
-
-
-class Upkeep(Protocol):
-    async def lost_runs(self, limit: int) -> list[HeldRun]:
-        """Reap sessions whose lease has expired, then return the running runs of reaped and closed sessions.
-
-        A run is returned on every call until its attempt is completed. Needs no leader; several processes may call it
-        at once.
-        """
-        ...
-
-    async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
-        """Return running runs of sessions that were not reaped, whose attempt is overdue by more than ``grace``."""
-        ...
-
-    async def expire(self, limit: int) -> int:
-        """End runs that missed a limit on waiting.
-
-        1. Waiting or queued past ``start_by``: skipped (expired). A run that has started once, and was not released,
-           has met its ``start_by``.
-        2. Waiting or queued past ``deadline``: failed (deadline), with the fingerprint of that reason and no error.
-        3. Past both: skipped (expired).
-        4. The ``target`` session is gone: skipped (its worker left), whatever other limit the run has missed.
-        """
-        ...
-
-    async def resolve(self, limit: int) -> int:
-        """Decide the children of ended runs, and finish what a breaker or a large set of children left over.
-
-        Handles about ``limit`` runs and returns how many changed: call again while it is more than 0. Several processes
-        may call it at once.
-        """
-        ...
-
-    async def sweep(self, limit: int) -> int:
-        """Repair stuck state, computed from scratch.
-
-        1. Releases runs that nothing blocks: their key is free, their limits have room, or their parents have ended.
-        2. Recounts limiters whose holders are gone.
-        3. Finds fixed-delay jobs whose run is gone.
-
-        Finds nothing as long as every other method keeps its contract. Work that ``stage`` or ``resolve`` has still to
-        do does not count as a finding.
-        """
-        ...
-
-    async def tidy(self) -> list[UnattemptedRuns]:
-        """Run the periodic upkeep that keeps the store fast under load; call it every few seconds.
-
-        Cheap if there is nothing to do.
-
-        1. Rolls up the per-minute metrics of runs that ended more than 15 s ago.
-        2. Deletes events that are older than ``EVENTS_KEPT`` and acknowledged by every reader.
-        3. Deletes idempotency keys older than ``KEYS_KEPT``.
-        4. Resumes jobs whose pause has ended, at most 1,000.
-        5. Deletes pauses of queues one day after their end.
-        6. Several processes may call it at once. One of them does the work; it receives the runs without an attempt
-           that were added to the metrics.
-        """
-        ...
-
-    async def sample_load(self) -> Instant:
-        """Record the current load under this minute: runs waiting and running, and their ages. Kept for ``LOADS_KEPT``.
-
-        Returns the time of the sample. A second call within the same minute changes nothing.
-        """
-        ...
-
-    async def prune(self, retention: Retention, limit: int) -> int:
-        """Delete what ended before its ``cut``.
-
-        1. Never blocks live work.
-        2. Returns how much was deleted (rows or partitions); call again while it is more than 0.
-        3. Also creates room (partitions) for the coming days.
-        4. A run has its payload as long as it is kept.
-        5. Per-minute metrics follow the retention of unsuccessful runs, logs that of their run. The audit is kept.
-        """
-        ...
-
-
-class RunViews(Protocol):
-    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
-        """Return runs by id from any state, in order. Payloads are included only on request."""
-        ...
-
-    async def attempts(self, run: RunId) -> list[AttemptView]:
-        """Return the attempts of a run that did not succeed, in order."""
-        ...
-
-    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """Return jobs by id, with payloads, in order."""
-        ...
-
-    async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
-        """Return the ticks of a job with ``since <= scheduled_at < until``, in order."""
-        ...
-
-    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
-        """Return the newest ``limit`` ledger rows of each job, oldest first, in the order of ``jobs``."""
-        ...
-
-    async def parents(self, run: RunId) -> list[RunView]:
-        """Return the parents of a run, in the order they were named. Parents that are no longer kept are missing."""
-        ...
-
-    async def parent_ids(self, run: RunId) -> list[RunId]:
-        """Return the ids of a run's parents, including those that are no longer kept."""
-        ...
-
-    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
-        """Return the children of a run by id, starting after the id ``after``."""
-        ...
-
-    async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
-        """Return the depth of every queue with work, by name; for one tenant or for all."""
-        ...
-
-
-class StoreReads(RunViews, Protocol):
-    async def now(self) -> Instant: ...
-
-
-class JobNames(Protocol):
-    async def job_named(self, tenant: str, name: str) -> JobId | None:
-        """Return the id of the job with this name."""
-        ...
-
-
-class Outbox(Protocol):
-    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
-        """Start writing changes to the outbox for this reader, which starts at the end of the stream. Idempotent.
-
-        With a ttl, ``tidy`` removes a reader that has not been attached again for that long.
-        """
-        ...
-
-    async def detach_reader(self, name: str) -> None:
-        """Remove a reader. Without readers, no events are written and existing ones are deleted. Idempotent."""
-        ...
-
-    async def events(self, name: str, limit: int) -> list[EventBatch]:
-        """Return the oldest unacknowledged batches in order, but none that a transaction in progress could precede."""
-        ...
-
-    async def acknowledge(self, name: str, position: str) -> None:
-        """Mark everything up to and including ``position`` as processed by this reader."""
         ...
 
 

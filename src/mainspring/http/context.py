@@ -21,13 +21,13 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.forecast import Planned
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import System
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.ports.storage.catalog import Reads
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.batcher import Batcher
 from mainspring.core.runtime.cached import Cached
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.scheduler.closed_times import ClosedTimes
-from mainspring.core.store import HeartbeatAnswer
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.submit.task_catalog import TaskCatalog
 from mainspring.core.worker.builtin.tasks import BuiltinTasks

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.handler_errors import NoTransactions
 from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.transactions import Request, Transactional
 from mainspring.core.runtime.masking import masks
-from mainspring.core.store import SubmitResult
 from mainspring.core.worker.executors.results import result_problem
 from mainspring.core.worker.handler import SETTLED
 from mainspring.core.worker.reporting.attempt_reporter import current

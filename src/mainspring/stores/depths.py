@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.store import PinnedDepth, QueueBacklog
+from mainspring.core.ports.storage.reads import PinnedDepth, QueueBacklog
 
 #: Queue, required data center, queued, running, oldest due, oldest ready. A queue may have several rows.
 DepthRow: TypeAlias = tuple[str, str | None, int, int, Instant | None, Instant | None]

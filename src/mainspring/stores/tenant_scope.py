@@ -27,7 +27,7 @@ from mainspring.core.ports.storage.catalog import (
     Standings,
     Timings,
 )
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 
 
 class Seen:

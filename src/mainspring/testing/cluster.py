@@ -16,10 +16,11 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, Instant, Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_release
 from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, WorkerStore
 from mainspring.core.runtime.service import Service
 from mainspring.core.scheduler.scheduler import Scheduler
-from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
+from mainspring.core.store import Demand, NewSession
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec, JobState, NewJob
-from mainspring.core.store import PutResult
+from mainspring.core.ports.storage.answers import PutResult
 from tests.support.simulation.acts import Act
 from tests.support.simulation.faults import Fate, Rates, Scripted
 from tests.support.simulation.history import HandlerCall, History, Step

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.calendar import Calendar
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import EventBatch
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.stores.memory.rows import JobRow, RunRow
 
 

@@ -20,24 +20,16 @@ from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
 from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import FireResult, HeartbeatAnswer, PutResult, StageResult, SubmitResult
 from mainspring.core.ports.storage.calendars import TenantCalendars
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, Pause, ProgressReport
 from mainspring.core.ports.storage.coordination import Membership
 from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
+from mainspring.core.ports.storage.outbox import EventBatch
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.core.ports.storage.slos import SloDue, SloResult
-from mainspring.core.store import (
-    Demand,
-    EventBatch,
-    FireResult,
-    HeartbeatAnswer,
-    NewSession,
-    PutResult,
-    QueueBacklog,
-    Retention,
-    StageResult,
-    SubmitResult,
-    UnattemptedRuns,
-)
+from mainspring.core.ports.storage.upkeep import Retention, UnattemptedRuns
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.memory.rows import JobRow, RunRow
 from mainspring.stores.memory.tables import Tables

@@ -8,7 +8,7 @@ from mainspring.core.maintenance.queue_depth import QueueDepth, judge_depth
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.autoscale import QueueLoad
 from mainspring.core.ports.storage.catalog import Minute, SessionView
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 
 #: Per-minute metrics lag a little. Over this span they are stable, and still follow the load.
 RATES_OVER: Micros = 3 * MINUTE

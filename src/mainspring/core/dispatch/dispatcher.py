@@ -11,10 +11,10 @@ from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micr
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.dispatch import HintSource
+from mainspring.core.ports.storage.outbox import EventBatch, Outbox
 from mainspring.core.ports.wakeups import EVERY_QUEUE, Wakeups
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import EventBatch, Outbox
 
 #: The name of the outbox reader, shared by all schedulers: a new owner of the shard continues at its offset.
 READER = "dispatch"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from mainspring.core.store import EventBatch
+from mainspring.core.ports.storage.outbox import EventBatch
 
 
 def parts_of(batches: Sequence[EventBatch], events: int) -> Iterator[Sequence[EventBatch]]:

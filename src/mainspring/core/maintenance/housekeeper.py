@@ -2,10 +2,10 @@
 
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.upkeep import Upkeep
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Upkeep
 
 _EVERY: Micros = 2 * SECOND
 

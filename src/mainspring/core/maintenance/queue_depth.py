@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import MINUTE, Instant, Micros
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 
 
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,13 @@ from mainspring.core.model.runs.completion import Completion, CompletionAnswer, 
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import OVERDUE_GRACE
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.reads import StoreReads
+from mainspring.core.ports.storage.upkeep import Upkeep
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.loader import HORIZON
-from mainspring.core.store import StoreReads, Upkeep, Workforce
+from mainspring.core.store import Workforce
 
 _EVERY: Micros = SECOND
 _LIMIT = 500

@@ -8,12 +8,13 @@ from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.calendars import SchedulerCalendars
 from mainspring.core.ports.storage.datacenters import DatacenterReads
+from mainspring.core.ports.storage.reads import StoreReads
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.agenda import Agenda
 from mainspring.core.scheduler.planner import Planner
 from mainspring.core.scheduler.store_time import StoreTime
-from mainspring.core.store import DueWork, StoreReads
+from mainspring.core.store import DueWork
 
 #: How far ahead the agenda reaches.
 HORIZON: Micros = 5 * SECOND

@@ -15,12 +15,13 @@ from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.model.workflows.dependencies import parents_first
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import PutResult, SubmitResult
 from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.batcher import Batcher
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.scheduler.loader import HORIZON
-from mainspring.core.store import PutResult, Submissions, SubmitResult
+from mainspring.core.store import Submissions
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing

@@ -11,11 +11,12 @@ from mainspring.core.model.runs.cause import FINAL, UNKNOWN
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_failure
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.answers import PartialCompletion
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
-from mainspring.core.store import PartialCompletion, Workforce
+from mainspring.core.store import Workforce
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.settings import WorkerSettings
 

@@ -17,10 +17,11 @@ from typing import ParamSpec, Protocol, TypeAlias
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.runtime.threads import joined
-from mainspring.core.store import HeartbeatAnswer, Workforce
+from mainspring.core.store import Workforce
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.settings import WorkerSettings
 

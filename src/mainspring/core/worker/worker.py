@@ -25,6 +25,7 @@ from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micr
 from mainspring.core.model.cluster.datacenters import at_home
 from mainspring.core.model.runs.run import ALONE_AFTER, UNKNOWN_TASK_DELAY, HeldRun, Outcome
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.ports.storage.catalog import WorkerStore
 from mainspring.core.ports.wakeups import CANCELS, Wakeups, queue_topic
 from mainspring.core.runtime.backoff import Backoff, jitter
@@ -34,7 +35,7 @@ from mainspring.core.runtime.log_lines import shows_output
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.core.store import HeartbeatAnswer, NewSession
+from mainspring.core.store import NewSession
 from mainspring.core.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.core.worker.cancellation import Cancellation
 from mainspring.core.worker.claimer import Claimer

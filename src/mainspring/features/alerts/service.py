@@ -23,10 +23,10 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.notifications import NotificationStore
+from mainspring.core.ports.storage.reads import StoreReads
 from mainspring.core.ports.storage.slos import Slos
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import StoreReads
 from mainspring.core.submit.jobs import Jobs
 from mainspring.features.alerts.alert_state import SLO, AlertState
 from mainspring.features.alerts.target_alerts import AlertMessage

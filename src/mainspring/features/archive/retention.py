@@ -5,9 +5,9 @@ from random import Random
 
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.upkeep import Retention, Upkeep
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Retention, Upkeep
 from mainspring.features.archive.service import Archiver
 
 _INTERVAL: Micros = 60 * SECOND

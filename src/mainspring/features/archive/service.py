@@ -11,9 +11,9 @@ from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart, ArchiveStore
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.store import Retention
 from mainspring.features.archive.model import MANIFEST, ROOT, UNFINISHED, ArchiveFile, Manifest, compute_sha256
 
 #: Limits of one file, whichever comes first.

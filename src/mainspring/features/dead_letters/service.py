@@ -14,9 +14,9 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.storage.dead_letters import DeadLetters
+from mainspring.core.ports.storage.reads import StoreReads
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import StoreReads
 from mainspring.core.submit.jobs import Jobs
 from mainspring.features.dead_letters.quotas import QuotaBudget, QuotaStore
 

@@ -23,9 +23,9 @@ from mainspring.core.model.runs.names import external_name
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.events_out import EventFacts, Sink
+from mainspring.core.ports.storage.outbox import EventBatch, Outbox
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import EventBatch, Outbox
 
 _SHARD = 0
 _ATTACH_INTERVAL: Micros = 10 * SECOND

@@ -8,9 +8,10 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.status_cache import StatusCache
+from mainspring.core.ports.storage.outbox import EventBatch, Outbox
+from mainspring.core.ports.storage.reads import RunViews
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import EventBatch, Outbox, RunViews
 
 #: Name of the outbox reader, shared by all schedulers. The store drops it when it was not attached for this long.
 READER = "status"

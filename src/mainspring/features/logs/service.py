@@ -15,10 +15,10 @@ from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import MOST_LOG_PIECES, LogLine
 from mainspring.core.ports.storage.run_logs import LogSource
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.backoff import Backoff
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import Retention
 
 _SHARD = 0
 _INTERVAL: Micros = 2 * SECOND

@@ -12,8 +12,8 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.schedules.job import Job, JobState, NewJob
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import PutOutcome
 from mainspring.core.ports.storage.catalog import JobFilter, Reads
-from mainspring.core.store import PutOutcome
 from mainspring.features.schedules.reconcile import Action, DeclaredSchedule, Step, reconcile
 from mainspring.http.context import Api
 from mainspring.http.live_workers import MOST_WARNINGS

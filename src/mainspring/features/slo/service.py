@@ -14,11 +14,11 @@ from mainspring.core.model.schedules.schedule import due_of, next_after, ticks_b
 from mainspring.core.model.schedules.slo import SloEvaluation, TickFact
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.reads import StoreReads
 from mainspring.core.ports.storage.slos import SloDue, SloResult, Slos
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import StoreReads
 
 _INTERVAL: Micros = 2 * SECOND
 _LIMIT = 100

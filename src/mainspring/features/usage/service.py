@@ -12,10 +12,11 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Catalog, Pause
 from mainspring.core.ports.storage.operations import Operations
+from mainspring.core.ports.storage.reads import JobNames, StoreReads
 from mainspring.core.ports.storage.usage import BudgetStore
 from mainspring.core.ports.wakeups import Wakeups, queue_topic
 from mainspring.core.runtime.service import TickingService
-from mainspring.core.store import JobNames, StoreReads, Submissions
+from mainspring.core.store import Submissions
 
 _INTERVAL: Micros = 5 * SECOND
 #: At most this many runs of a budget are lowered in one tick. The next tick lowers more.

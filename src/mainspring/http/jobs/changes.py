@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState, NewJob
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import PutOutcome
+from mainspring.core.ports.storage.answers import PutOutcome
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import JobOrRun, list_parents
 from mainspring.http.operation import Answer

@@ -8,7 +8,7 @@ from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.runs.new_run import Idempotency, NewRun, fingerprint_of_request, made_once
 from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.job import NewJob
-from mainspring.core.store import PutOutcome, PutResult, SubmitResult
+from mainspring.core.ports.storage.answers import PutOutcome, PutResult, SubmitResult
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer
 from mainspring.http.schemas.common import (

@@ -13,9 +13,9 @@ from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micr
 from mainspring.core.model.events.events import worker_of_id
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Catalog
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT, EventBatch, Outbox
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.core.store import EVENTS_KEPT, EventBatch, Outbox
 from mainspring.http.streams.sse import format_event, keep_alive
 
 _log = get_logger("mainspring.api.events")

@@ -17,8 +17,8 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import LOG_END, Catalog, LogLine
+from mainspring.core.ports.storage.reads import RunViews
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.store import RunViews
 from mainspring.http.schemas.runs import render_line
 from mainspring.http.streams.sse import format_event, keep_alive
 

@@ -14,9 +14,9 @@ from mainspring.core.model.schedules.job import JobState
 from mainspring.core.model.workflows.workflow import Node, wired
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
-from mainspring.core.store import SubmitResult
 from mainspring.features.broadcasts.service import build_copies
 from mainspring.sdk.calls.options import PreparedCall
 

@@ -20,7 +20,7 @@ from mainspring.core.model.tasks.task_entry import DECLARED
 from mainspring.core.model.workflows.dependencies import DependencyRule
 from mainspring.core.model.workflows.workflow import Node
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.features.broadcasts.operations import BroadcastOut
 from mainspring.features.jobs.operations.batches import LARGEST_BATCH, BatchItem, BatchOut
 from mainspring.http.schemas.common import Page, render_retention

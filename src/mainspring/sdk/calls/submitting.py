@@ -15,8 +15,8 @@ from mainspring.core.model.base.ids import RunId, check_id
 from mainspring.core.model.base.instant import Duration
 from mainspring.core.model.runs.names import check_name
 from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.transactions import Request, Transactional
-from mainspring.core.store import SubmitResult
 from mainspring.sdk.arguments.named import NamedArguments
 from mainspring.sdk.backends.embedded import Backend, check_times, make_run_ids
 from mainspring.sdk.calls.new_runs import build_run, build_runs, collect_given_options

@@ -21,8 +21,8 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import AuditEntry
 from mainspring.core.ports.storage.catalog import JobVersion, Load, LogLine, Pause
 from mainspring.core.ports.storage.datacenters import PreferenceOrder
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.core.ports.wakeups import Wakeups
-from mainspring.core.store import EventBatch
 from mainspring.stores.memory.index import Index
 from mainspring.stores.memory.ledger import Ledger
 from mainspring.stores.memory.rows import (

@@ -12,8 +12,8 @@ from mainspring.core.model.base.ids import RunId, shard_of
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.transactions import Request
-from mainspring.core.store import SubmitResult
 from mainspring.stores.postgres.codes import STATES, NameKind
 from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, StatementRunner
 from mainspring.stores.postgres.rows import class_number, compute_key_lock, encode_about

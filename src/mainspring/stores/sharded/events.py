@@ -15,7 +15,7 @@ from mainspring.core.model.events.events import RunFacts, WorkerFacts
 from mainspring.core.model.tasks.task_entry import KnownTask, TaskEntry
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.ports.storage.notifications import NotificationRows
-from mainspring.core.store import EventBatch
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.mixin import ShardedMixin
 

@@ -10,7 +10,7 @@ from mainspring.core.model.runs.usage import Usage
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import DeadGroup, Load, Minute, Page, SessionView, Standings, Timings
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.depths import earliest, merge_pinned
 
 T = TypeVar("T")

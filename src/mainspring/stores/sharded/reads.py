@@ -29,7 +29,7 @@ from mainspring.core.ports.storage.catalog import (
     Standings,
     Timings,
 )
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.work.placement_groups import MOST_SERVERS
 from mainspring.stores.sharded import merging

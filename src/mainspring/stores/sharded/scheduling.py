@@ -12,10 +12,11 @@ from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.placement import places_of
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.schedules.job import Fire, Job
+from mainspring.core.ports.storage.answers import FireResult, StageResult
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.core.ports.storage.coordination import Membership
 from mainspring.core.ports.storage.slos import SloDue, SloResult
-from mainspring.core.store import FireResult, Retention, StageResult, UnattemptedRuns
+from mainspring.core.ports.storage.upkeep import Retention, UnattemptedRuns
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.mixin import ShardedMixin
 

@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import PutResult, SubmitResult
+from mainspring.core.ports.storage.answers import PutResult, SubmitResult
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.mixin import ShardedMixin
 

@@ -16,8 +16,8 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import SubmitResult
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.merging import merge_by
 from mainspring.stores.sharded.mixin import ShardedMixin

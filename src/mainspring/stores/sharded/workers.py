@@ -13,8 +13,9 @@ from mainspring.core.model.base.instant import MILLISECOND, Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.answers import HeartbeatAnswer, PartialCompletion
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, SessionView
-from mainspring.core.store import Demand, HeartbeatAnswer, NewSession, PartialCompletion
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.mixin import ShardedMixin
 from mainspring.stores.sharded.server import Server

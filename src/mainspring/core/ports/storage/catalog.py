@@ -22,8 +22,10 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.ports.storage.access import AuditReads
 from mainspring.core.ports.storage.calendars import CalendarReads
+from mainspring.core.ports.storage.outbox import EventBatch
+from mainspring.core.ports.storage.reads import RunViews
 from mainspring.core.ports.storage.usage import UsageReads
-from mainspring.core.store import EventBatch, RunViews, Workforce
+from mainspring.core.store import Workforce
 
 T = TypeVar("T")
 #: The most rows that one read of a list examines, in stores without a better bound.

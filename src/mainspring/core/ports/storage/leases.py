@@ -5,7 +5,7 @@ from typing import Protocol
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.store import HeartbeatAnswer
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
 
 
 class Leases(Protocol):

@@ -11,8 +11,8 @@ from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import SubmitResult
 
 
 class Operations(Protocol):

@@ -6,7 +6,7 @@ from typing import Protocol
 from mainspring.core.model.access.access import Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.ports.storage.catalog import LogLine
-from mainspring.core.store import StoreReads
+from mainspring.core.ports.storage.reads import StoreReads
 
 
 class LogShelf(Protocol):

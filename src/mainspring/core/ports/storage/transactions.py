@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.store import SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.view import AttemptView, RunView
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 
 
 class ArchivePart(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire
+from mainspring.core.ports.storage.upkeep import UnattemptedRuns
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.counters import BoundedNames, Histogram, LabelCounts
-from mainspring.core.store import UnattemptedRuns
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.metrics.exposition import Exposition

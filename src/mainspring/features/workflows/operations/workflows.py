@@ -19,9 +19,9 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.model.workflows.workflow import FIRST_TAG, Node, newest, retried, state_of, tag_of, to_retry, wired
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Page as Found
 from mainspring.core.ports.storage.catalog import Reads, RunFilter
-from mainspring.core.store import SubmitResult
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_run
 from mainspring.http.jobs.submission import KEY_HEADER

@@ -19,7 +19,7 @@ from mainspring.core.ports.storage.catalog import (
     Pause,
     SessionView,
 )
-from mainspring.core.store import EventBatch
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.stores.memory.rows import SessionRow
 from mainspring.stores.memory.tables import Tables
 

@@ -12,8 +12,8 @@ from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
 from mainspring.stores.memory.tables import Tables
 from mainspring.stores.memory.transitions.runs import sort_blocked_first

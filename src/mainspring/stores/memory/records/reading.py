@@ -13,7 +13,8 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
-from mainspring.core.store import EventBatch, QueueBacklog
+from mainspring.core.ports.storage.outbox import EventBatch
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.depths import DepthRow, fold_depths
 from mainspring.stores.memory.records.datacenters import find_required_data_center
 from mainspring.stores.memory.rows import LabelSet, RunRow

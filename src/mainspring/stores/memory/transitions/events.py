@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.events.events import id_of_worker
 from mainspring.core.ports.storage.access import AuditEntry, Author
-from mainspring.core.store import EVENTS_KEPT, EventBatch
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT, EventBatch
 from mainspring.stores.changes import Change, sum_up
 from mainspring.stores.memory.data import StoreData
 from mainspring.stores.memory.rows import RunRow, SessionRow

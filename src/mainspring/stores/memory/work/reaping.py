@@ -11,7 +11,8 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.catalog import LOADS_KEPT, TIMINGS_KEPT, Load
-from mainspring.core.store import KEYS_KEPT, Retention, UnattemptedRuns
+from mainspring.core.ports.storage.upkeep import Retention, UnattemptedRuns
+from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.memory.rows import RunRow
 from mainspring.stores.memory.tables import Tables
 from mainspring.stores.memory.transitions.runs import sort_blocked_first

@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import MILLISECOND, Instant
 from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Overlap, Tick
-from mainspring.core.store import FireResult, StageResult
+from mainspring.core.ports.storage.answers import FireResult, StageResult
 from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.index import Index
 from mainspring.stores.memory.rows import JobRow, RunRow

@@ -14,7 +14,7 @@ from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.model.schedules.schedule import next_after
 from mainspring.core.model.workflows.dependencies import DependencyRule, check_no_circle
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import PutOutcome, PutResult, SubmitResult, build_conflict, refuse_put
+from mainspring.core.ports.storage.answers import PutOutcome, PutResult, SubmitResult, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.key_locks import compute_run_key_lock
 from mainspring.stores.memory.records.calendars import check_calendars_exist

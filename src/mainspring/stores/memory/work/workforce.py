@@ -13,7 +13,8 @@ from mainspring.core.model.limits.queues import Candidate, Choice, SlotRequest, 
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.view import AttemptView
-from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.memory.rows import RunRow, SessionRow
 from mainspring.stores.memory.tables import Tables
 

@@ -17,8 +17,8 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import NewJob, version_body_id
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
 from mainspring.stores.postgres.codes import (
     AT_LIMIT,

@@ -15,7 +15,8 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry, version_body_id
 from mainspring.core.ports.events_out import ReaderView
-from mainspring.core.store import EVENTS_KEPT, EventBatch, QueueBacklog
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT, EventBatch
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.depths import fold_depths
 from mainspring.stores.postgres.codes import OUTCOMES
 from mainspring.stores.postgres.database import Connection, count_rows

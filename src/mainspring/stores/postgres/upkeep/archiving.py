@@ -7,8 +7,8 @@ import asyncpg
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.model.runs.view import AttemptView
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
-from mainspring.core.store import Retention
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partitions
 from mainspring.stores.postgres.records.reading import ReadMixin, build_attempt_view

@@ -30,7 +30,7 @@ from mainspring.core.model.cluster.store_health import worst_of
 from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import Examination, TableVitals, Vitals
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.stores import statements
 from mainspring.stores.postgres import schema as schemas
 from mainspring.stores.postgres.codes import DAYS_AHEAD

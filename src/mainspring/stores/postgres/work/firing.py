@@ -11,7 +11,7 @@ from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, version_body_id
-from mainspring.core.store import FireResult
+from mainspring.core.ports.storage.answers import FireResult
 from mainspring.stores.postgres.codes import DECISION_CODES, STATE_CODES, TICK, TICK_OF_DELAY, NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection

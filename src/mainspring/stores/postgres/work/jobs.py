@@ -14,7 +14,7 @@ from mainspring.core.model.schedules.plan import dropped_ticks
 from mainspring.core.model.schedules.schedule import next_after
 from mainspring.core.model.schedules.slo import begin as begin_slo
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import PutOutcome, PutResult, build_conflict, refuse_put
+from mainspring.core.ports.storage.answers import PutOutcome, PutResult, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.postgres.codes import JOB_STATE_CODES, JOB_STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.ports.storage.catalog import TIMINGS_KEPT
-from mainspring.core.store import Retention
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.stores.postgres.codes import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
 from mainspring.stores.postgres.database import Connection, count_rows
 from mainspring.stores.postgres.partitions import HISTORIES, Partitions, compute_day

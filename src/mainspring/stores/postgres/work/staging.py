@@ -12,7 +12,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.schedules.job import Fire, Job, Overlap
-from mainspring.core.store import FireResult, StageResult
+from mainspring.core.ports.storage.answers import FireResult, StageResult
 from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection

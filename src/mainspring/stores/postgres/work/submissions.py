@@ -19,8 +19,8 @@ from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.wakeups import queue_topic
-from mainspring.core.store import SubmitResult
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs

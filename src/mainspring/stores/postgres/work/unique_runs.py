@@ -14,7 +14,7 @@ from mainspring.core.model.runs.completion import REPLACED
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import parents_first
-from mainspring.core.store import SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection

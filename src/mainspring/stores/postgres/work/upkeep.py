@@ -9,8 +9,8 @@ import asyncpg
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT
+from mainspring.core.ports.storage.upkeep import UnattemptedRuns
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.store import UnattemptedRuns
 from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.records.reading import ReadMixin

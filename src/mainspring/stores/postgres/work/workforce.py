@@ -14,7 +14,8 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import AttemptCost
-from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE_CODES, NameKind
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import UnknownName

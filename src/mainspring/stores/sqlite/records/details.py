@@ -14,7 +14,7 @@ from mainspring.core.ports.storage.catalog import (
     Pause,
     SessionView,
 )
-from mainspring.core.store import EventBatch
+from mainspring.core.ports.storage.outbox import EventBatch
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import (
     decode_number_or_none,

@@ -9,7 +9,8 @@ from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, Worker
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
-from mainspring.core.store import EVENTS_KEPT, EventBatch, QueueBacklog
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT, EventBatch
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_strings
 from mainspring.stores.sqlite.rows.encoding import encode

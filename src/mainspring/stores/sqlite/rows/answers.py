@@ -7,7 +7,8 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.completion import CompletionAnswer
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
-from mainspring.core.store import HeartbeatAnswer, StageResult, UnattemptedRuns
+from mainspring.core.ports.storage.answers import HeartbeatAnswer, StageResult
+from mainspring.core.ports.storage.upkeep import UnattemptedRuns
 
 
 class SubmitAnswer(msgspec.Struct, array_like=True, frozen=True):

@@ -4,7 +4,7 @@ import msgspec
 
 from mainspring.core.model.events.events import RunFacts, WorkerFacts
 from mainspring.core.ports.events_out import ReaderView
-from mainspring.core.store import EventBatch
+from mainspring.core.ports.storage.outbox import EventBatch
 
 
 class FollowingEvents(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from mainspring.core.ports.storage.catalog import (
     Timings,
 )
 from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus
-from mainspring.core.store import QueueBacklog
+from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.depths import DepthRow, fold_depths
 
 

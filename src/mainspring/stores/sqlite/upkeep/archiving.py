@@ -7,8 +7,8 @@ import msgspec
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY
 from mainspring.core.model.runs.view import AttemptView
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
-from mainspring.core.store import Retention
 from mainspring.stores.sqlite.records.reading import SqliteReading
 from mainspring.stores.sqlite.rows.answers import decode_ids
 from mainspring.stores.sqlite.rows.encoding import encode

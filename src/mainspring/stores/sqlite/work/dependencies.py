@@ -16,7 +16,8 @@ from mainspring.core.model.runs.completion import REPLACED
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import check_no_circle
-from mainspring.core.store import KEYS_KEPT, SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
+from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.sqlite.rows.answers import StoredState, decode_stored_states
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.items import build_full_submit_item

@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.stores.changes import Change, what_differs, words_of_run
 from mainspring.stores.key_locks import compute_run_key_lock
 from mainspring.stores.sqlite.records.audit import write_audit

@@ -13,7 +13,8 @@ from mainspring.core.model.schedules.plan import dropped_ticks
 from mainspring.core.model.schedules.schedule import next_after
 from mainspring.core.model.schedules.slo import begin
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import KEYS_KEPT, PutOutcome, PutResult, build_conflict, refuse_put
+from mainspring.core.ports.storage.answers import PutOutcome, PutResult, build_conflict, refuse_put
+from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.sqlite.connection import QUERIES
 from mainspring.stores.sqlite.records.audit import write_audit

@@ -5,7 +5,9 @@ from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIMINGS_KEPT
-from mainspring.core.store import EVENTS_KEPT, KEYS_KEPT, Retention, UnattemptedRuns
+from mainspring.core.ports.storage.outbox import EVENTS_KEPT
+from mainspring.core.ports.storage.upkeep import Retention, UnattemptedRuns
+from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.sqlite.rows.answers import decode_sweep, decode_tidy
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.work.workforce import SqliteWorkforce

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.job import Fire, Job
-from mainspring.core.store import FireResult, StageResult
+from mainspring.core.ports.storage.answers import FireResult, StageResult
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.rows.answers import decode_fired, decode_staged, decode_upcoming
 from mainspring.stores.sqlite.rows.encoding import encode

@@ -9,7 +9,8 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import KEYS_KEPT, SubmitResult
+from mainspring.core.ports.storage.answers import SubmitResult
+from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
 from mainspring.stores.sqlite.rows.answers import (
     decode_full_submit,

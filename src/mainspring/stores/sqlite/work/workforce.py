@@ -8,7 +8,8 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
+from mainspring.core.ports.storage.answers import HeartbeatAnswer
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.sqlite.rows.answers import decode_heartbeat, decode_rejected
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.items import build_completion_item, build_cost_item
