@@ -121,9 +121,9 @@ def test_measure_runs_a_benchmark_on_postgres(postgres_database: str) -> None:
         (("--jobs-per-day", "1M", "--attempts", "0"), "--attempts: 0 is not from 1 to 1,000"),
         (("--jobs-per-day", "1M", "--attempts", "nan"), "--attempts: nan is not from 1 to 1,000"),
         (("--jobs-per-day", "1M", "--prices", "none.toml"), "--prices: none.toml cannot be read: No such file"),
-        (("--jobs-per-day", "1M", "--measured", "a.json", "--measure"), "--measure: measures; --measured reads"),
-        (("--jobs-per-day", "1M", "--store", "x.db"), "--store: is for --measure"),
-        (("--jobs-per-day", "1M", "--measure", "--store", '["postgresql://a", "postgresql://b"]'), "several"),
+        (("--jobs-per-day", "1M", "--measured", "a.json", "--measure"), "--measure: contradicts --measured"),
+        (("--jobs-per-day", "1M", "--store", "x.db"), "--store: requires --measure"),
+        (("--jobs-per-day", "1M", "--measure", "--store", '["postgresql://a", "postgresql://b"]'), "sharded"),
         ((), "Missing option '--jobs-per-day'"),
     ],
 )

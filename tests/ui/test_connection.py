@@ -101,7 +101,7 @@ def test_a_server_that_never_answers_counts_as_disconnected(
 ) -> None:
     allow_failed_requests(watched)
     page.goto("queues")
-    # The server gives up on a page earlier, and says so.
+    # The server times out earlier and reports it.
     assert page.evaluate("htmx.config.timeout") > DEFAULT_TIMEOUT * 1000
     page.evaluate("htmx.config.timeout = 1")
     page.route("**/*", lambda route: None)

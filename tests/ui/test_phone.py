@@ -10,7 +10,7 @@ from tests.ui.conftest import Watched, open_page
 from tests.ui.looks import LONG
 from tools.screenshots import show_whole
 
-#: The facts of each row: its visible words, times and pictures. What is hidden for its width is not visible.
+#: The facts of each row: its visible words, times and pictures. Cells hidden at this width are not visible.
 _FACTS = r"""() => [...document.querySelectorAll("main tbody tr")].map((row) => {
   const visible = (element) => element.checkVisibility();
   const words = [];
@@ -24,7 +24,7 @@ _FACTS = r"""() => [...document.querySelectorAll("main tbody tr")].map((row) => 
     .map((picture) => `picture ${picture.tagName} ${picture.classList[0] ?? ""}`);
   return [...words.filter((word) => word && word !== "–"), ...times, ...pictures];
 })"""
-#: What does not fit: cells beyond the edge of their panel, and replacement lines that are cut.
+#: Elements that do not fit: cells beyond the edge of their panel, and replacement lines that are cut.
 _CUT = """() => [...document.querySelectorAll("main tbody td, main thead th, main .show-s, main .show-m")]
   .filter((element) => element.checkVisibility() && element.closest(".panel"))
   .filter((element) => {

@@ -112,7 +112,7 @@ def test_an_error_names_the_schedule_or_the_line(text: str, message: str) -> Non
 
 @pytest.mark.parametrize(("suffix", "text"), [(".json", "{"), (".toml", "="), (".ini", "")])
 def test_invalid_json_invalid_toml_and_unknown_formats_are_rejected(suffix: str, text: str) -> None:
-    with pytest.raises(Invalid, match=r"^f: (is not|\.ini is no format)"):
+    with pytest.raises(Invalid, match=r"^f: (is not|\.ini is not a format)"):
         read_text(text, suffix, "f")
 
 

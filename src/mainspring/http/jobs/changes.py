@@ -16,8 +16,7 @@ from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import JobOrRun, list_parents
 from mainspring.http.operation import Answer
 from mainspring.http.problems import ObjectNotFound
-from mainspring.http.schemas.common import render_retention
-from mainspring.http.schemas.job_answers import JobOut, read_fields, render_job, render_one_off
+from mainspring.http.schemas.job_answers import JobOut, read_fields, render_job, render_one_off, render_policy
 from mainspring.http.schemas.jobs import (
     JobFields,
     JobPatch,
@@ -118,21 +117,12 @@ def read_one_off_fields(run: RunView) -> JobFields:
         payload=msgspec.Raw(run.payload or b"null"),
         queue=run.queue,
         priority=run.priority,
-        max_retries=out.max_retries,
-        retry=out.retry,
-        timeout=out.timeout or UNSET,
         deadline=out.deadline,
         start_within=out.start_within,
-        ordering_key=run.policy.ordering_key,
-        requires=out.requires,
         datacenters=out.datacenters,
-        weight=run.policy.weight,
-        retention=render_retention(run.policy.retention),
-        guarantee=run.policy.guarantee,
-        limits=out.limits,
-        breaker=out.breaker,
         owner=out.owner or UNSET,
         tags=out.tags,
+        **render_policy(run.policy),
     )
 
 

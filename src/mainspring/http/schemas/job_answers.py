@@ -1,7 +1,7 @@
 """Jobs in answers: conversion from the model to the wire format."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import format_duration, isoformat
 from mainspring.core.model.runs.new_run import About
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.calendar import WhenClosed
@@ -19,10 +20,11 @@ from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.schedules.slo import Slo, SloState
 from mainspring.core.model.schedules.upcoming import next_starts
-from mainspring.http.schemas.common import Wire, format_time, render_retention
+from mainspring.http.schemas.common import Wire, format_time
 from mainspring.http.schemas.datacenters import DatacentersIn, render_datacenters, render_requires
 from mainspring.http.schemas.jobs import CatchUpIn, JobFields, Retry, ScheduleType, SloIn, read_schedule_type
-from mainspring.http.schemas.limits import BreakerIn, LimitIn, render_breaker, render_limits
+from mainspring.http.schemas.limits import BreakerIn, LimitIn
+from mainspring.http.schemas.policy_fields import render_policy_fields
 
 _WAITS = ("scheduled", "blocked", "queued")
 
@@ -147,9 +149,6 @@ def read_spec_fields(spec: JobSpec, payload: bytes) -> JobFields:
         jitter=format_duration(schedule.jitter),
         queue=spec.queue,
         priority=spec.priority,
-        max_retries=policy.retry.max_retries,
-        retry=render_retry(policy.retry),
-        timeout=format_duration(policy.timeout),
         deadline=None if spec.deadline is None else format_duration(spec.deadline),
         start_within=None if spec.start_within is None else format_duration(spec.start_within),
         overlap=spec.overlap.value,
@@ -157,17 +156,27 @@ def read_spec_fields(spec: JobSpec, payload: bytes) -> JobFields:
         slo=read_slo_fields(spec.slo),
         calendars=spec.calendars,
         when_closed=_when_closed(spec.when_closed),
-        ordering_key=policy.ordering_key,
-        requires=render_requires(policy.requires),
         datacenters=render_datacenters(spec.datacenters, policy.requires),
-        weight=policy.weight,
-        retention=render_retention(policy.retention),
-        guarantee=policy.guarantee,
-        limits=render_limits(policy.limits),
-        breaker=render_breaker(policy.breaker),
+        **render_policy(policy),
         owner=spec.owner,
         tags=spec.tags,
     )
+
+
+def render_policy(policy: RunPolicy) -> dict[str, Any]:
+    """Return the fields of a policy as a request sets them."""
+    return {
+        "max_retries": policy.retry.max_retries,
+        "retry": render_retry(policy.retry),
+        "timeout": format_duration(policy.timeout),
+        "requires": render_requires(policy.requires),
+        **render_policy_fields(policy),
+    }
+
+
+def _render_policy_answer(policy: RunPolicy) -> dict[str, Any]:
+    """Return the fields of a policy as an answer has them: empty ones are null."""
+    return {name: None if value in ("", UNSET) else value for name, value in render_policy(policy).items()}
 
 
 def render_retry(retry: RetryPolicy) -> Retry:
@@ -219,9 +228,6 @@ def render_job(
         dst_gap=None if fields.dst_gap is UNSET else fields.dst_gap,
         dst_fold=None if fields.dst_fold is UNSET else fields.dst_fold,
         jitter=format_duration(spec.schedule.jitter) if spec.schedule.jitter else None,
-        max_retries=spec.policy.retry.max_retries,
-        retry=render_retry(spec.policy.retry),
-        timeout=format_duration(spec.policy.timeout),
         deadline=None if spec.deadline is None else format_duration(spec.deadline),
         start_within=None if spec.start_within is None else format_duration(spec.start_within),
         overlap=spec.overlap.value,
@@ -229,14 +235,8 @@ def render_job(
         slo=read_slo_fields(spec.slo),
         calendars=spec.calendars,
         when_closed=spec.when_closed.value if spec.calendars or spec.when_closed is not WhenClosed.SKIP else None,
-        ordering_key=spec.policy.ordering_key or None,
-        requires=render_requires(spec.policy.requires),
         datacenters=fields.datacenters,
-        weight=spec.policy.weight,
-        retention=spec.policy.retention or None,
-        guarantee=spec.policy.guarantee,
-        limits=render_limits(spec.policy.limits),
-        breaker=render_breaker(spec.policy.breaker),
+        **_render_policy_answer(spec.policy),
         owner=spec.owner or None,
         tags=spec.tags,
         source=spec.source or None,
@@ -267,19 +267,10 @@ def render_one_off(run: RunView, *, parents: Sequence[RunId] = (), warnings: lis
         name=about.name,
         payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
         schedule_time=isoformat(run.due) if later else None,
-        max_retries=run.policy.retry.max_retries,
-        retry=render_retry(run.policy.retry),
-        timeout=format_duration(run.policy.timeout),
         deadline=None if run.deadline is None else format_duration(max(run.deadline - run.due, 0)),
         start_within=None if run.start_by is None else format_duration(max(run.start_by - run.due, 0)),
-        ordering_key=run.policy.ordering_key or None,
-        requires=render_requires(run.policy.requires),
         datacenters=render_datacenters((), run.policy.requires),
-        weight=run.policy.weight,
-        retention=run.policy.retention or None,
-        guarantee=run.policy.guarantee,
-        limits=render_limits(run.policy.limits),
-        breaker=render_breaker(run.policy.breaker),
+        **_render_policy_answer(run.policy),
         parent_id=about.parent,
         depends_on=tuple(parents),
         when=None if run.rule is None else run.rule.value,

@@ -14,7 +14,7 @@ from mainspring.core.model.cluster.labels import label_words
 from mainspring.core.model.limits.key_template import policy_with_keys, with_keys
 from mainspring.core.model.runs.names import MAX_NAME, MAX_WEIGHT
 from mainspring.core.model.runs.new_run import About, Idempotency, JobRef, NewRun
-from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY
 from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.model.runs.retry import MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, RetryPolicy
@@ -31,7 +31,8 @@ from mainspring.core.model.workflows.fan_out import OWN_PRIORITY
 from mainspring.http.docs.portable import SHORTHAND
 from mainspring.http.schemas.common import Id, Labels, Name, Request, RetentionName, Span, Tags, Text, Time, parse_span
 from mainspring.http.schemas.datacenters import DatacentersIn, read_requires, read_targets
-from mainspring.http.schemas.limits import BreakerIn, Limits, UniqueIn, read_breaker, read_limits, read_unique
+from mainspring.http.schemas.limits import BreakerIn, Limits, UniqueIn, read_unique
+from mainspring.http.schemas.policy_fields import read_policy_fields
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
 SHELL_TASK = "shell"
@@ -273,27 +274,21 @@ def read_policy(fields: JobFields) -> RunPolicy:
         changes["max_retries"] = fields.max_retries
     retry = msgspec.structs.replace(retry, **changes)
     retry.check_meant()
-    policy = RunPolicy(retry=retry)
-    return msgspec.structs.replace(
-        policy,
-        timeout=_read_timeout(fields, policy),
-        guarantee="at-least-once" if fields.guarantee is UNSET else fields.guarantee,
-        ordering_key="" if fields.ordering_key is UNSET else fields.ordering_key,
+    return RunPolicy(
+        retry=retry,
+        timeout=_read_timeout(fields),
         requires=read_requires(
             fields.datacenters,
             () if fields.requires is UNSET else label_words("requires", fields.requires),
             one_off=not is_recurring(fields),
         ),
-        weight=1 if fields.weight is UNSET else fields.weight,
-        retention="" if fields.retention is UNSET else fields.retention or "",
-        limits=read_limits(fields.limits),
-        breaker=read_breaker(fields.breaker),
+        **read_policy_fields(fields),
     )
 
 
-def _read_timeout(fields: JobFields, policy: RunPolicy) -> Micros:
+def _read_timeout(fields: JobFields) -> Micros:
     if fields.preset is UNSET:
-        return policy.timeout if fields.timeout is UNSET else parse_span(fields.timeout, "timeout")
+        return DEFAULT_POLICY.timeout if fields.timeout is UNSET else parse_span(fields.timeout, "timeout")
     if fields.timeout is not UNSET:
         raise Invalid("timeout", "is what the preset says", "one of them")
     return preset_timeout(fields.preset, DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority)

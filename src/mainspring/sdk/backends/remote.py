@@ -23,10 +23,10 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.features.broadcasts.operations import BroadcastOut
 from mainspring.features.jobs.operations.batches import LARGEST_BATCH, BatchItem, BatchOut
-from mainspring.http.schemas.common import Page, render_retention
-from mainspring.http.schemas.job_answers import JobOut, render_retry
+from mainspring.http.schemas.common import Page
+from mainspring.http.schemas.job_answers import JobOut, render_policy
 from mainspring.http.schemas.jobs import BroadcastIn, JobFields, JobIn
-from mainspring.http.schemas.limits import render_breaker, render_limits, render_unique
+from mainspring.http.schemas.limits import render_unique
 from mainspring.http.schemas.runs import RunOut
 from mainspring.http.schemas.workflows import NodeIn, WorkflowIn, WorkflowMade
 from mainspring.sdk.backends.client import ApiClient
@@ -182,17 +182,7 @@ def build_job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobI
         tags=about.tags,
         queue=run.queue,
         priority=run.priority,
-        max_retries=policy.retry.max_retries,
-        retry=render_retry(policy.retry),
-        timeout=format_duration(policy.timeout),
-        guarantee=policy.guarantee,
-        ordering_key=policy.ordering_key or UNSET,
-        requires=labels_of(policy.requires),
-        limits=render_limits(policy.limits),
-        breaker=render_breaker(policy.breaker),
         unique=render_unique(run.unique),
-        weight=policy.weight,
-        retention=render_retention(policy.retention) if policy.retention else None,
         depends_on=UNSET if after is None else tuple((places or {}).get(parent, parent) for parent in after.parents),
         when=UNSET if after is None else after.rule.value,
         placement=run.placement or UNSET,
@@ -203,6 +193,12 @@ def build_job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobI
         tenant=run.tenant,
         # The caller's key, or the id that was created for this request.
         idempotency_key=run.id if run.idempotency is None else run.idempotency.key,
+        **{
+            **render_policy(policy),
+            "requires": labels_of(policy.requires),
+            "ordering_key": policy.ordering_key or UNSET,
+            "retention": policy.retention or None,
+        },
     )
 
 

@@ -1,4 +1,4 @@
-// What every page does. Each module minds one thing.
+// The scripts of every page, one module per concern.
 import { calendar } from "./calendar.js";
 import { charts } from "./charts.js";
 import { controls } from "./controls.js";

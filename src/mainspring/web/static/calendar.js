@@ -1,9 +1,9 @@
-// The calendar: in the zone of whoever looks, by arrow keys, and by a click on some minutes of an hour.
+// The calendar: the viewer's zone, arrow keys, and clicks on minutes of an hour.
 import { named } from "./times.js";
 
 const MINUTES = 5;
 
-// The server lays out days and hours by a cookie. A page that was made before it was set is asked for anew.
+// The server lays out days and hours by a cookie. Reload a page that was rendered before the cookie was set.
 function align() {
   const shown = document.querySelector("[data-calendar-zone]");
   if (!shown || "chosen" in shown.dataset) return;
@@ -21,7 +21,7 @@ function move(event) {
   wanted?.focus();
 }
 
-// An hour is one link; where in it one clicks says which minutes are meant.
+// An hour is one link; the position of the click selects the minutes.
 function narrow(event) {
   const hour = event.target.closest("[data-slot]");
   if (!hour || !event.detail) return;
@@ -34,7 +34,7 @@ function narrow(event) {
   address.searchParams.set("minutes", String(MINUTES));
   event.preventDefault();
   event.stopPropagation();
-  // In the name of the link: what is done with the answer is said around it.
+  // Request with the link's own attributes; the surrounding element defines the target.
   htmx.ajax("GET", address.pathname + address.search, { source: hour });
 }
 

@@ -1,8 +1,8 @@
-// Charts: what is drawn lies in data-chart as JSON: {kind, x: [seconds], unit, series: [{name, colour, values, joined}]}.
+// Charts. The data is in data-chart as JSON: {kind, x: [seconds], unit, series: [{name, colour, values, joined}]}.
 import { absolute } from "./times.js";
 
 const drawn = new WeakMap();
-// What lies between two lines of the grid: times that people count in.
+// Steps between grid lines, in round units of time.
 const MILLISECONDS = [0.01, 0.1, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5,
   72e5, 144e5, 432e5, 864e5];
 const WHOLE = [1, 2, 5].flatMap((digit) => [...Array(10).keys()].map((power) => digit * 10 ** power)).sort((a, b) => a - b);
@@ -18,7 +18,7 @@ function words(value, unit) {
   return value < 60000 ? `${+(value / 1000).toFixed(1)}s` : `${+(value / 60000).toFixed(1)}m`;
 }
 
-// Of a day its date, which is that of UTC; otherwise the time in the viewer's zone.
+// Label days with their UTC date, and shorter steps with the time in the viewer's zone.
 function moment(tick, x) {
   if (x.length > 1 && x[1] - x[0] >= 86400) return new Date(tick * 1000).toISOString().slice(5, 10);
   return absolute(new Date(tick * 1000), false).slice(0, 5);
@@ -29,7 +29,7 @@ function stacked(series) {
   return series.map((one) => one.values.map((value, at) => (sums[at] = (sums[at] || 0) + (value || 0))));
 }
 
-// Where a line would not say that there is something: what stands alone; and of one that is joined each, while they are few.
+// Draw dots for points that a line cannot show: single points, and all points of a short joined series.
 function dots(one) {
   const there = one.values.flatMap((value, at) => (value == null ? [] : [at]));
   if (one.joined) return there.length <= FEW ? there : [];
@@ -78,7 +78,7 @@ function draw(element) {
     fill: bars ? colour(one.colour) : undefined,
     paths: bars ? uPlot.paths.bars({ size: [0.72, 24], radius: 0.15 }) : uPlot.paths.linear(),
   }));
-  // The largest first: the smaller ones are drawn over it.
+  // Draw the largest first, so that smaller ones stay visible.
   if (bars) { lines.reverse(); values.reverse(); }
   const plot = new uPlot({
     width: element.clientWidth, height: element.clientHeight, legend: { show: false }, padding: [8, 8, 0, 0],
@@ -101,7 +101,7 @@ const all = () => document.querySelectorAll("[data-chart]").forEach(draw);
 export function charts() {
   if (!window.uPlot) return;
   all();
-  // At once after a swap, which may have taken the canvas away: nobody sees it missing.
+  // Draw right after a swap, which may have removed the canvas.
   document.addEventListener("htmx:afterSwap", all);
   document.addEventListener("theme", all);
   document.addEventListener("zone", all);

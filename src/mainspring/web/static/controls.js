@@ -27,7 +27,7 @@ function expire(toast) {
     if (!toast.matches(":hover, :focus-within")) timer = setTimeout(() => toast.remove(), lifetime);
   };
   for (const kind of ["pointerenter", "focusin"]) toast.addEventListener(kind, () => clearTimeout(timer));
-  // The focus has moved only after the event.
+  // The focus moves after the event.
   for (const kind of ["pointerleave", "focusout"]) toast.addEventListener(kind, () => setTimeout(start));
   start();
 }
@@ -35,19 +35,19 @@ function expire(toast) {
 function toasts() {
   const place = document.getElementById("toasts");
   if (!place) return;
-  // They come at the end of the page: what was clicked may be gone by then, and nothing would be found beside it.
+  // Append at the end of the page: the clicked element may be gone by then.
   new MutationObserver(() => place.append(...document.querySelectorAll("body > .toast"))).observe(document.body, { childList: true });
   new MutationObserver((changes) => {
     for (const toast of changes.flatMap((change) => [...change.addedNodes])) {
       if (toast.nodeType !== 1) continue;
       htmx.process(toast);
-      // Above everything, also above a dialog that stays open.
+      // Show above everything, including an open dialog.
       if (place.matches(":popover-open")) place.hidePopover();
       place.showPopover();
       expire(toast);
     }
   }).observe(place, { childList: true });
-  // What is answered by another page is told there.
+  // If the answer is another page, that page shows the message.
   document.addEventListener("htmx:beforeOnLoad", ({ detail: { xhr } }) => {
     if (!xhr.getResponseHeader("HX-Redirect") || !xhr.responseText) return;
     try { sessionStorage.setItem(TOLD, xhr.responseText); } catch { /* not told */ }
@@ -58,7 +58,7 @@ function toasts() {
   } catch { /* nothing is kept */ }
 }
 
-// Whoever types is in one place: the first letters are a step back, the others are not.
+// While the user types, only the first change adds a step to the browser's history.
 function typing() {
   let began = false;
   document.addEventListener("focusin", (event) => { if (event.target.matches("[data-search]")) began = false; });
@@ -93,14 +93,14 @@ export function controls() {
     if (!event.target.matches("[data-pick-all]")) return;
     for (const box of event.target.closest("table").querySelectorAll(".pick")) box.checked = event.target.checked;
   });
-  // What is blank need not stand in the address.
+  // Omit blank fields from the address.
   document.addEventListener("htmx:configRequest", (event) => {
     if (event.detail.verb !== "get") return;
     for (const [name, value] of [...event.detail.formData.entries()]) {
       if (!value) event.detail.formData.delete(name);
     }
   });
-  // What was asked in a dialog is answered by a toast, and so is what a toast offered.
+  // Actions of dialogs and of toasts are answered by a toast.
   document.addEventListener("htmx:afterRequest", (event) => {
     if (!event.detail.successful) return;
     event.target.closest("dialog")?.close();

@@ -1,5 +1,5 @@
-// What is refused is marked where it was typed: in the form of a job by its preview, in a dialog by the answer. Examples are
-// filled in by a click.
+// Mark rejected fields: in the job form by its preview, in a dialog by the answer. A click on an example
+// fills it in.
 function clear(form) {
   for (const known of form.querySelectorAll("[aria-invalid]")) {
     known.removeAttribute("aria-invalid");
@@ -29,7 +29,7 @@ function mark(form) {
   clear(form);
   for (const { dataset } of document.querySelectorAll("#preview [data-wrong]")) {
     const input = fieldOf(form, dataset.wrong);
-    // A field that was not touched yet is not wrong: nobody has got to it.
+    // Do not mark fields that the user has not touched yet.
     if (input && (input.value || form.dataset.sent || input === document.activeElement)) say(input, dataset.words);
   }
 }
@@ -41,7 +41,7 @@ function dialogs() {
     if (event.detail.xhr.status < 400 || !form.matches?.("dialog form")) return;
     const said = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html").querySelector("[data-wrong]");
     const input = said && fieldOf(form, said.dataset.wrong);
-    // Else it is a toast.
+    // Otherwise show a toast.
     if (!input) return;
     event.detail.shouldSwap = false;
     say(input, said.dataset.words);
@@ -75,7 +75,7 @@ export function forms() {
   form.addEventListener("htmx:afterRequest", (event) => {
     if (event.target === form && !event.detail.successful) {
       form.dataset.sent = "yes";
-      // It may have been sent before anything was looked at.
+      // The form may be sent before any preview.
       htmx.trigger(form.querySelector("[hx-target='#preview']"), "change");
     }
   });

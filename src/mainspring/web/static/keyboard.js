@@ -1,4 +1,4 @@
-// "/" search, j and k rows, g and a letter pages, "?" help.
+// Keys: "/" searches, j and k select rows, g and a letter open pages, "?" shows help.
 export function keyboard() {
   let leading = 0;
   document.addEventListener("keydown", (event) => {

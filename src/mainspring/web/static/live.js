@@ -1,14 +1,14 @@
 import { absolute } from "./times.js";
 
-// One stream of events. Whatever says in data-live what it shows is asked for anew, once a second at most; what takes
-// long to make says in data-pause how much more seldom.
+// One stream of events. Elements with data-live are refreshed when an event matches, at most once a second; data-pause
+// sets a longer interval for expensive ones.
 const PAUSE = 1000;
 const pause = () => Math.max(PAUSE, ...[...document.querySelectorAll("[data-pause]")].map((element) => Number(element.dataset.pause)));
 
 const AGAIN = 5 * PAUSE;
 const ROWS = "mainspring-rows";
 
-// What asks once, such as for the next lines of a log, asks again if it was not answered.
+// Repeat one-time requests, such as for the next lines of a log, if they get no answer.
 function again() {
   for (const kind of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
     document.addEventListener(kind, ({ detail: { elt } }) => {
@@ -19,7 +19,7 @@ function again() {
 }
 
 // A refresh keeps what the viewer opened and selected. It also keeps the pager: the rows of a list stay the same, so the
-// next page begins where it began.
+// next page starts at the same position.
 let isRefresh = false;
 
 function keepState() {
@@ -29,8 +29,8 @@ function keepState() {
   callbacks.beforeNodeMorphed = (element) => !(isRefresh && element.id === "pager");
 }
 
-// The server cannot be reached, or answers that it has no data: the page shows since when, greys its figures and explains
-// an action that failed. The next other answer to any request ends that.
+// If the server is unreachable or has no data, the page shows since when, greys its numbers and explains
+// a failed action, until any request succeeds.
 const UNAVAILABLE = [502, 503, 504];
 const isDisconnected = () => "disconnected" in document.body.dataset;
 
@@ -53,7 +53,7 @@ function connection() {
     requestConfig.elt?.closest?.("dialog")?.close();
     document.getElementById("toasts").append(toast);
   };
-  // Mainspring says where its errors belong; those of a proxy in front of it belong nowhere in the page.
+  // Mainspring sets the target of its errors; do not insert those of a proxy into the page.
   const isOurs = (xhr) => Boolean(xhr?.getResponseHeader("hx-reswap"));
   // An action on many runs may take long.
   document.addEventListener("htmx:configRequest", ({ detail }) => { if (detail.verb !== "get") detail.timeout = 0; });
@@ -98,7 +98,7 @@ export function live() {
   const kinds = ["submitted", "queued", "started", "succeeded", "failed", "retried", "released", "lost", "cancelled",
     "skipped"].map((word) => `run.${word}`);
   let source = null;
-  // Only while somebody looks: a browser has few connections to one host, and every tab would hold one.
+  // Connect only while the tab is visible: browsers allow few connections to one host.
   const open = () => {
     if (source || document.hidden) return;
     source = new EventSource(stream);
@@ -124,16 +124,16 @@ export function live() {
     const rows = [...elt.querySelectorAll("[data-row]")].map((row) => encodeURIComponent(row.dataset.row));
     if (rows.length) headers[ROWS] = rows.join(",");
   });
-  // A search replaces the list while its own request is on the way: what that brings belongs nowhere.
+  // A search replaced the list meanwhile: discard the answer.
   htmx.defineExtension("unless-gone", {
     transformResponse: (text, request, element) => (element.isConnected ? text : ""),
   });
-  // What was asked for before one went on to something else comes too late.
+  // Discard answers to requests of a previous page.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const asked = event.detail.requestConfig.elt;
     isRefresh = Boolean(asked.dataset?.live && event.detail.requestConfig.headers[ROWS]);
     if (!asked.dataset?.live) return;
-    // What was opened meanwhile stays so.
+    // Keep elements that were opened meanwhile.
     const busy = document.querySelector("dialog[open]");
     if (busy || event.detail.pathInfo.requestPath !== asked.getAttribute("hx-get")) event.detail.shouldSwap = false;
     if (busy) due = true;
@@ -142,6 +142,6 @@ export function live() {
   addEventListener("pageshow", open);
   document.addEventListener("close", () => { if (due) soon(); }, true);
   setInterval(() => { if (due || isDisconnected()) soon(); }, 2 * PAUSE);
-  // Figures grow old also when nothing happens.
+  // Refresh numbers without events as well.
   setInterval(soon, 15 * PAUSE);
 }

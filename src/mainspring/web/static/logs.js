@@ -1,5 +1,5 @@
-// A log begins with its last lines and follows its end while one looks there. New lines come by themselves (hx-get), some
-// at a time in a .lines; of very many the oldest go, unless somebody asked for them. The search hides lines.
+// A log starts with its last lines and follows its end while that is visible. New lines are loaded (hx-get) in
+// .lines groups; the oldest of very many are removed unless the user requested them. The search hides lines.
 const MOST = 5000;
 
 export function logs() {
@@ -39,7 +39,7 @@ export function logs() {
     log.scrollTop = log.scrollHeight;
     top = log.scrollTop;
   };
-  // Once for all that came since the last picture.
+  // Run once per frame for all new lines.
   const soon = (parts) => {
     if (!fresh.size) requestAnimationFrame(() => {
       sift(fresh);
@@ -51,8 +51,8 @@ export function logs() {
   };
 
   log.addEventListener("scroll", () => {
-    // It is said later: that the end is far may be since more has come. Whoever goes back looks at something; where
-    // the search leaves fewer lines, nobody has gone anywhere.
+    // Decide later: the end may be far only because lines were added. Scrolling back means reading;
+    // fewer lines after a search do not.
     const left = log.scrollHeight - log.scrollTop - log.clientHeight;
     if (log.scrollTop < top) follows &&= left < 2;
     else if (left < 24) follows = true;
@@ -65,7 +65,7 @@ export function logs() {
   log.addEventListener("htmx:afterSwap", ({ target }) => {
     if (!target.matches(".lines")) return;
     soon([target]);
-    // What one looks at stays where it is.
+    // Keep the visible lines in place.
     if ("wanted" in target.dataset) log.scrollTop = log.scrollHeight - below;
   });
   end();

@@ -1,4 +1,4 @@
-// Before the first paint: the theme that was chosen. Runs by itself, so that nothing flashes.
+// Apply the chosen theme before the first paint, so that nothing flashes.
 (() => {
   try {
     const theme = localStorage.getItem("mainspring.theme");

@@ -1,11 +1,11 @@
-// Times in the words of the viewer: relative ones go on, absolute ones are in the chosen zone. Says the same as words.py.
+// Times for the viewer: relative ones keep counting, absolute ones are in the chosen zone. Same format as formatting.py.
 const KEY = "mainspring.zone";
 
 export function zone() {
   try { return localStorage.getItem(KEY) || undefined; } catch { return undefined; }
 }
 
-// By its name; the server lays out days by it.
+// Keep the zone by its name; the server uses it for the limits of days.
 export function named() {
   return zone() || Intl.DateTimeFormat().resolvedOptions().timeZone;
 }
@@ -15,7 +15,7 @@ function tellServer() {
   document.cookie = `mainspring_zone=${encodeURIComponent(named())}; path=${base}; max-age=31536000; samesite=lax`;
 }
 
-// To make one takes longer than to use it a hundred times.
+// Cached, because creating one is slow.
 const formats = new Map();
 
 function partsOf(date) {
@@ -43,7 +43,7 @@ export function absolute(date, withDay = true) {
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-// Of another half of the year the zone is another than the one that stands above the column.
+// In the other half of the year the offset differs from that in the head of the column.
 function short(parts, now) {
   const other = parts.timeZoneName === now.timeZoneName ? "" : ` ${parts.timeZoneName}`;
   const day = `${parts.year}-${parts.month}-${parts.day}`;
@@ -83,16 +83,16 @@ export function tell(root = document) {
   }
 }
 
-// The others do not change by themselves.
+// Other times do not change.
 function goOn() {
-  // Nothing is known about the present while the server cannot be reached.
+  // Stop counting while the server is unreachable.
   if ("disconnected" in document.body.dataset) return;
   for (const element of document.querySelectorAll("time[datetime]:not([data-style])")) {
     say(element, relative(new Date(element.dateTime)));
   }
 }
 
-// What came since the last picture, once: of one answer every element is told of.
+// Handle all new elements of a frame at once: every element of an answer triggers an event.
 const fresh = new Set();
 
 function soon({ target }) {
@@ -104,7 +104,7 @@ function soon({ target }) {
 }
 
 export function times() {
-  // One in the sidebar, one in the sheet of a phone.
+  // One switch is in the sidebar, one in the sheet on phones.
   const buttons = document.querySelectorAll("[data-zone-switch]");
   const label = () => {
     for (const button of buttons) {

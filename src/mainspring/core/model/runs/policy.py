@@ -70,6 +70,11 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 DEFAULT_POLICY = RunPolicy()
+#: The fields that a request sets one by one, under the same name. The others combine several options of a request, or
+#: are internal.
+PLAIN_FIELDS = tuple(
+    name for name in RunPolicy.__struct_fields__ if name not in ("retry", "timeout", "requires", "trace")
+)
 
 
 #: Policies that passed the check, by identity: the same few are submitted millions of times. Equality is not enough, as

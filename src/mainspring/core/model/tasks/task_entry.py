@@ -12,7 +12,7 @@ from mainspring.core.model.cluster.labels import DATACENTER
 from mainspring.core.model.limits.key_template import policy_with_keys
 from mainspring.core.model.runs.names import MAX_NAME, check_labels, check_name, check_queue
 from mainspring.core.model.runs.new_run import About, NewRun
-from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
+from mainspring.core.model.runs.policy import DEFAULT_POLICY, PLAIN_FIELDS, RunPolicy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.core.model.runs.reserved import FAN_OUT, WORKFLOW
 from mainspring.core.model.schedules.job import JobSpec
@@ -20,8 +20,8 @@ from mainspring.core.model.schedules.presets import preset_timeout
 from mainspring.core.model.workflows.fan_out import AT_A_TIME, MAX_AT_A_TIME, OWN_PRIORITY
 
 MAX_DESCRIPTION = 2_000
-#: The fields of a policy that a request sets individually.
-_PLAIN = ("guarantee", "weight", "retention", "breaker", "limits")
+#: The fields of a policy that a task declares and a request sets one by one.
+_PLAIN = tuple(name for name in PLAIN_FIELDS if name != "ordering_key")
 #: The options that a task declares, in the names of the fields of a request.
 DECLARED = frozenset({*_PLAIN, "queue", "priority", "max_retries", "retry", "timeout", "requires", "tags"})
 

@@ -223,7 +223,7 @@ def _show_plan(out: Console, found: "ReconcileOut") -> None:
     for warning in found.warnings:
         typer.echo(f"mainspring: warning: {warning}", err=True)
     summary = _count_actions(found.steps, _WORDS)
-    out.print(f"{found.source}: {summary or 'nothing to apply_now'}; {len(found.unchanged)} unchanged")
+    out.print(f"{found.source}: {summary or 'nothing to do'}; {len(found.unchanged)} unchanged")
 
 
 def _count_actions(steps: "Iterable[StepOut]", words: dict[str, str] = _DONE) -> str:
