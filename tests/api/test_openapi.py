@@ -83,7 +83,7 @@ def test_every_number_has_a_format(made: dict[str, Any]) -> None:
             assert value["format"] == ("int32" if small else "int64"), value
         if "number" in kinds:
             assert value["format"] == "double", value
-    assert made["components"]["schemas"]["Claimed"]["properties"]["fence"]["format"] == "int64"
+    assert made["components"]["schemas"]["ClaimedRun"]["properties"]["fence"]["format"] == "int64"
 
 
 def test_a_union_is_only_a_reference_or_null(made: dict[str, Any]) -> None:

@@ -419,7 +419,7 @@ def test_kubernetes_cron_jobs_become_schedules() -> None:
     assert payload == {"command": ["sync"]}
     assert {name: why.partition(",")[0].partition(":")[0] for name, why in refusals(found).items()} == {
         "image": "it runs the entry point of the image a",
-        "suspended": "it is suspended",
+        "suspended": "it is suspended; remove suspend to translate it",
         "two": "it must have exactly one container",
         "wrong": "hour",
     }

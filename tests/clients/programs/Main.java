@@ -41,15 +41,15 @@ public class Main {
     PageJobOut page =
         jobs.listJobs(null, null, null, null, queue, null, null, null, null, null, null, 10, null);
 
-    Registered worker = workers.register(new Register().name("worker in Java").queues(List.of(queue)));
-    ClaimedRuns claimed = workers.claim(worker.getWorkerId(), new Claim().waitSeconds(10.0));
-    Claimed run = claimed.getRuns().get(0);
+    RegisterOut worker = workers.register(new RegisterIn().name("worker in Java").queues(List.of(queue)));
+    ClaimOut claimed = workers.claim(worker.getWorkerId(), new ClaimIn().waitSeconds(10.0));
+    ClaimedRun run = claimed.getRuns().get(0);
     HeartbeatOut beat =
         workers.heartbeat(
             worker.getWorkerId(),
             new HeartbeatIn().held(List.of(run.getRunId())).claim(claimed.getClaim().intValue()));
     Object name = ((Map<?, ?>) run.getPayload()).get("name");
-    Reported reported =
+    ReportOut reported =
         workers.complete(run.getRunId(), new CompleteIn().fence(run.getFence()).result("Hello " + name));
 
     ObjectMapper json = new ObjectMapper();

@@ -56,14 +56,14 @@ func main() {
 		listed = append(listed, item.JobId)
 	}
 
-	worker := must(client.RemoteWorkersAPI.Register(ctx).Register(
-		*mainspring.NewRegister("worker in Go", []string{queue}),
+	worker := must(client.RemoteWorkersAPI.Register(ctx).RegisterIn(
+		*mainspring.NewRegisterIn("worker in Go", []string{queue}),
 	).Execute())
-	claim := mainspring.NewClaim()
+	claim := mainspring.NewClaimIn()
 	claim.SetWaitSeconds(10)
-	claimed := must(client.RemoteWorkersAPI.Claim(ctx, worker.WorkerId).Claim(*claim).Execute())
+	claimed := must(client.RemoteWorkersAPI.Claim(ctx, worker.WorkerId).ClaimIn(*claim).Execute())
 	run := claimed.Runs[0]
-	beat := must(client.RemoteWorkersAPI.Heartbeat(ctx, worker.WorkerId).HeartbeatIn(
+	heartbeat := must(client.RemoteWorkersAPI.Heartbeat(ctx, worker.WorkerId).HeartbeatIn(
 		*mainspring.NewHeartbeatIn([]string{run.RunId}, int32(claimed.Claim)),
 	).Execute())
 	done := mainspring.NewCompleteIn(run.Fence)
@@ -79,7 +79,7 @@ func main() {
 	json.NewEncoder(os.Stdout).Encode(map[string]any{
 		"job": job.JobId, "cancelled": later.JobId, "recurring": nightly.JobId,
 		"within": nightly.Breaker.GetWithin(), "mode": nightly.CatchUp.GetMode(), "listed": listed,
-		"fence": run.Fence, "alive": beat.Alive, "answer": reported.Answer, "problem": problem.Title,
+		"fence": run.Fence, "alive": heartbeat.Alive, "answer": reported.Answer, "problem": problem.Title,
 		"status": must(client.JobsAPI.GetJob(ctx, job.JobId).Execute()).Status,
 		"result": must(client.RunsAPI.GetRun(ctx, run.RunId).Execute()).Result,
 	})

@@ -28,8 +28,8 @@ nightly = jobs.create_job(
 jobs.change_job(nightly.job_id, m.JobPatch(priority=3))
 page = jobs.list_jobs(queue=QUEUE, limit=10)
 
-worker = workers.register(m.Register(name="worker in Python", queues=[QUEUE]))
-claimed = workers.claim(worker.worker_id, m.Claim(waitSeconds=10))
+worker = workers.register(m.RegisterIn(name="worker in Python", queues=[QUEUE]))
+claimed = workers.claim(worker.worker_id, m.ClaimIn(waitSeconds=10))
 run = claimed.runs[0]
 beat = workers.heartbeat(worker.worker_id, m.HeartbeatIn(held=[run.run_id], claim=claimed.claim))
 reported = workers.complete(run.run_id, m.CompleteIn(fence=run.fence, result=f"Hello {run.payload['name']}"))
