@@ -76,7 +76,7 @@ async def test_a_more_urgent_run_is_claimed_although_claims_begin_at_a_floor(sto
     worker = await store.open_session(a_worker(ttl=HOUR))
     await store.submit([a_run() for _ in range(30)])
     await store.claim(worker, 1, [Demand("default", 1)])
-    queue = store._names.number(NameKind.QUEUE, "default")
+    queue = store._names.get_number(NameKind.QUEUE, "default")
     seconds = 0.0
     # The store measures how slow the front is by its own clock; here it stands still until the test moves it.
     store._ranks = RankFloors(lambda: seconds)

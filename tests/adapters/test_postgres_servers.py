@@ -106,7 +106,7 @@ async def test_a_statement_on_an_old_primary_fails_at_once_when_another_server_i
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
     await eventually(lambda: watching.fetchval(sleeping))
     await watching.close()
-    standing = servers._standing
+    standing = servers._status
     servers._learn(postgres_database, ServerStatus(True, standing.cluster, standing.timeline))
     assert not waiting.done()
     servers._learn(postgres_database, ServerStatus(True, standing.cluster, standing.timeline + 1))

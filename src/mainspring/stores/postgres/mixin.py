@@ -45,7 +45,7 @@ class PostgresMixin:
     async def _scope_number(self, asked: str | None = None) -> int | None:
         """Return the number of the tenant to filter by; None: all tenants. 0 matches no tenant."""
         tenant = self._scope(asked)
-        return None if tenant is None else await self._names.find(NameKind.TENANT, tenant) or 0
+        return None if tenant is None else await self._names.find_number(NameKind.TENANT, tenant) or 0
 
     async def _audit(
         self, connection: Connection, action: str, author: Author | None, changes: Iterable[Change]

@@ -23,8 +23,8 @@ class NameCache:
         self._numbers: dict[tuple[int, str], int] = {}
         self._names: dict[int, str] = {}
 
-    async def number_all(self, wanted: Iterable[tuple[NameKind, str]]) -> None:
-        """Make sure that each of these names has a number that ``number`` knows."""
+    async def assign_numbers(self, wanted: Iterable[tuple[NameKind, str]]) -> None:
+        """Make sure that each of these names has a number that ``get_number`` knows."""
         missing = {pair for pair in wanted if pair not in self._numbers}
         if not missing:
             return
@@ -40,29 +40,29 @@ class NameCache:
     def forget(self) -> None:
         self._numbers, self._names = {}, {}
 
-    def number(self, kind: NameKind, name: str) -> int:
+    def get_number(self, kind: NameKind, name: str) -> int:
         try:
             return self._numbers[kind, name]
         except KeyError:
             raise UnknownName from None
 
-    async def find(self, kind: NameKind, name: str) -> int | None:
+    async def find_number(self, kind: NameKind, name: str) -> int | None:
         """Return the number of a name, or None. Asking does not assign a number."""
         if (kind, name) not in self._numbers:
             await self._load()
         return self._numbers.get((kind, name))
 
-    async def numbers_saying(self, kind: NameKind, text: str) -> list[int]:
+    async def find_numbers_containing(self, kind: NameKind, text: str) -> list[int]:
         """Return the numbers of names that contain ``text``, given in lower case; the case of the names is ignored."""
         await self._load()
         return [number for (of, name), number in self._numbers.items() if of is kind and text in name.lower()]
 
-    async def name_all(self, numbers: Iterable[int], connection: "Connection | None" = None) -> None:
-        """Make sure that ``name`` knows each of these numbers. A caller inside a transaction passes its connection."""
+    async def load_names(self, numbers: Iterable[int], connection: "Connection | None" = None) -> None:
+        """Make sure that ``get_name`` knows each of these numbers. In a transaction, pass its connection."""
         if not self._names.keys() >= set(numbers):
             await self._load(connection)
 
-    def name(self, number: int) -> str:
+    def get_name(self, number: int) -> str:
         try:
             return self._names[number]
         except KeyError:

@@ -15,9 +15,9 @@ from mainspring.stores.postgres.database import Answer, Connection, Database, St
 _log = get_logger("mainspring.replica")
 
 #: A measurement of the lag is valid for this long.
-_MEASURE_EVERY: Micros = 500 * MILLISECOND
+_MEASURE_INTERVAL: Micros = 500 * MILLISECOND
 #: A replica that does not answer is not asked again for this long.
-_LEFT_ALONE: Micros = 10 * SECOND
+_SUSPENDED_FOR: Micros = 10 * SECOND
 _PATIENCE_SECONDS = 2
 _SAMPLES = 100
 #: Few connections are enough: only users list.
@@ -45,27 +45,29 @@ class Replica:
         self.staleness: Micros | None = None
 
     async def is_fresh(self) -> bool:
-        if self._is_due():
+        if self._must_measure():
             async with self._measuring:
-                if self._is_due():
+                if self._must_measure():
                     await self._measure()
         fresh = self.staleness is not None and self.staleness <= self._most
         if fresh is not self._used:
-            say = _log.info if fresh else _log.warning
-            say("lists come from the replica" if fresh else "the replica is behind: lists come from the primary")
+            if fresh:
+                _log.info("lists read from the replica")
+            else:
+                _log.warning("replica behind: lists read from the primary")
             self._used = fresh
         return fresh
 
     def suspend(self) -> None:
         """Stop using the replica for a while, because it did not answer."""
         self.staleness = None
-        self._measured_at = _now() + _LEFT_ALONE
+        self._measured_at = _now() + _SUSPENDED_FOR
 
     async def close(self) -> None:
         await self.database.close()
 
-    def _is_due(self) -> bool:
-        return self._measured_at is None or _now() - self._measured_at >= _MEASURE_EVERY
+    def _must_measure(self) -> bool:
+        return self._measured_at is None or _now() - self._measured_at >= _MEASURE_INTERVAL
 
     async def _measure(self) -> None:
         sent = _now()
@@ -77,7 +79,7 @@ class Replica:
                     self._opened = True
                 replayed = await self.database.run(_replayed)
         except (MainspringError, TimeoutError) as error:
-            _log.warning("the replica does not answer", error=str(error))
+            _log.warning("replica unavailable", error=str(error))
             self.suspend()
             return
         self.staleness = staleness(self._samples, replayed, sent)

@@ -16,7 +16,7 @@ from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Answer, Connection, Database, StatementRunner, lock_turn
 from mainspring.stores.postgres.names import NameCache
 
-_log = get_logger("mainspring.wall")
+_log = get_logger("mainspring.row_security")
 
 #: Connections for user reads. They are few: many reads must not take the server away from the workers.
 _CONNECTIONS = 3
@@ -103,8 +103,8 @@ class ReaderRole:
         role, left = await self._build()
         if left:
             _log.warning(
-                "people read without row-level security, since the role for it is missing; "
-                "have an administrator of the database run these statements there, then start the API again",
+                "users read without row-level security: the role is missing",
+                advice="let an administrator of the database run the statements, then restart the API",
                 statements=" ".join(f"{statement};" for statement in left),
             )
             return self._database
@@ -127,7 +127,7 @@ class ReaderRole:
             await readers.close()
             raise
         await readers.close()
-        _log.warning("people read without row-level security, since a pooler drops the settings of connections")
+        _log.warning("users read without row-level security: a pooler drops the settings of connections")
         return self._database
 
     async def _is_bound(self, connection: Connection) -> bool:
@@ -173,7 +173,7 @@ class TenantScopedRunner(StatementRunner):
         readers = await self._reader_role.readers()
         if readers is self._database:
             return await readers.run(work)
-        number = await self._names.find(NameKind.TENANT, self._tenant) or 0
+        number = await self._names.find_number(NameKind.TENANT, self._tenant) or 0
 
         async def inside(connection: Connection) -> Answer:
             # Runs first, and replaces what an earlier user of the connection or a canceled call left. A session setting

@@ -131,11 +131,11 @@ def build_held_runs(
         held = HeldRun(
             id=RunId(row["id"]),
             fence=row["fence"],
-            task=names.name(row["task"]),
+            task=names.get_name(row["task"]),
             payload=row["payload"],
             policy=policies.decode(row["policy"]),
-            queue=names.name(row["queue"]),
-            tenant=names.name(row["tenant"]),
+            queue=names.get_name(row["queue"]),
+            tenant=names.get_name(row["tenant"]),
             priority=row["priority"],
             attempt=row["attempt"],
             lost=row["lost"],
@@ -209,9 +209,9 @@ def build_run_view(row: asyncpg.Record, names: NameCache, policies: PolicyCodec)
     return RunView(
         id=RunId(row["id"]),
         state=get_public_state(row),
-        task="" if row["task"] is None else names.name(row["task"]),
-        queue=names.name(row["queue"]),
-        tenant=names.name(row["tenant"]),
+        task="" if row["task"] is None else names.get_name(row["task"]),
+        queue=names.get_name(row["queue"]),
+        tenant=names.get_name(row["tenant"]),
         priority=row["priority"],
         attempt=row["attempt"],
         due=row["due"],
@@ -260,7 +260,7 @@ def _progress(row: asyncpg.Record) -> Progress | None:
 def build_job(row: asyncpg.Record, names: NameCache, payload: bytes = b"null") -> Job:
     return Job(
         id=JobId(row["id"]),
-        tenant=names.name(row["tenant"]),
+        tenant=names.get_name(row["tenant"]),
         spec=_decode_spec(row["spec"]),
         version=row["version"],
         state=JOB_STATES[row["state"]],

@@ -163,7 +163,7 @@ def _refuse_newer(applied: dict[int, int]) -> None:
             f"up to {known}: upgrade the program"
         )
     if version > known:
-        _log.warning("the schema is newer than this program, which still works on it", schema=version, knows=known)
+        _log.warning("schema newer than this program", schema=version, knows=known)
 
 
 async def _refuse_while_needed(connection: Connection, schema: str, migration: Migration) -> None:

@@ -30,14 +30,14 @@ _WRITING = ("any", "read-write", "primary")
 
 # The timeline grows by one with each promotion. The timeline of the WAL being written is new from the first moment on;
 # the one in the control file only after a checkpoint.
-_STANDING = """
+_READ_STATUS = """
 SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writes,
        (SELECT system_identifier FROM pg_control_system()) AS cluster,
        CASE WHEN pg_is_in_recovery() THEN 0
             ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END AS timeline
 """
 # For servers that forbid these functions, as some managed databases do.
-_STANDING_ALONE = """
+_RESTRICTED_STATUS = """
 SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writes,
        0::bigint AS cluster, 0 AS timeline
 """
@@ -74,7 +74,7 @@ class PostgresServers:
         #: Grows when another server takes over: what was learned from the old one may not hold.
         self.generation = 0
         self._primary: str | None = None
-        self._standing = ServerStatus(True, 0, 0)
+        self._status = ServerStatus(True, 0, 0)
         #: Connections to the primary that are in use.
         self._made: WeakSet[Connection] = WeakSet()
 
@@ -106,8 +106,8 @@ class PostgresServers:
     def _found_pooler(self) -> None:
         if not self.pooled:
             _log.warning(
-                "a pooler stands between us and PostgreSQL: every statement gets a transaction of its own, "
-                "and wake-ups are polled for; straight to the server is quicker"
+                "transaction pooler detected: each statement runs in a transaction, and wakeups are polled",
+                advice="connect to the server directly",
             )
         self.pooled = True
 
@@ -117,13 +117,13 @@ class PostgresServers:
         known = self._primary
         if known is not None or len(self.dsns) == 1:
             try:
-                connection, standing = await self._reach(known or self.dsns[0], options)
+                connection, status = await self._reach(known or self.dsns[0], options)
             except UNREACHABLE:
                 if len(self.dsns) == 1:
                     raise
             else:
-                if self._is_good(standing):
-                    self._learn(known or self.dsns[0], standing)
+                if self._is_good(status):
+                    self._learn(known or self.dsns[0], status)
                     self._made.add(connection)
                     return connection
                 connection.terminate()
@@ -140,21 +140,21 @@ class PostgresServers:
         chosen: Connection | None = None
         try:
             while pending:
-                patience = _OTHERS if any(self._is_good(standing) for standing, _, _ in found) else None
+                patience = _OTHERS if any(self._is_good(status) for status, _, _ in found) else None
                 done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 for task in done:
                     if (error := task.exception()) is None:
-                        connection, standing = task.result()
-                        found.append((standing, asked[task], connection))
+                        connection, status = task.result()
+                        found.append((status, asked[task], connection))
                     else:
                         failed = error
             good = [item for item in found if self._is_good(item[0])]
             if not good:
                 raise failed if failed is not None and not found else _no_primary(len(self.dsns))
-            standing, dsn, chosen = max(good, key=lambda item: item[0].timeline)
-            self._learn(dsn, standing)
+            status, dsn, chosen = max(good, key=lambda item: item[0].timeline)
+            self._learn(dsn, status)
             self._made.add(chosen)
             return chosen
         finally:
@@ -179,27 +179,27 @@ class PostgresServers:
     async def _look_at(self, dsn: str) -> None:
         options = {"timeout": _ANSWER, "target_session_attrs": "any", "statement_cache_size": 0}
         try:
-            connection, standing = await self._reach(dsn, options)
+            connection, status = await self._reach(dsn, options)
         except UNREACHABLE:
             return
         connection.terminate()
-        if standing.writes and self._is_good(standing) and standing.timeline > self._standing.timeline:
-            _log.warning("another server was promoted: going there", timeline=standing.timeline)
-            self._learn(dsn, standing)
+        if status.writes and self._is_good(status) and status.timeline > self._status.timeline:
+            _log.warning("another server promoted: connecting to it", timeline=status.timeline)
+            self._learn(dsn, status)
 
     async def _reach(self, dsn: str, options: Mapping[str, Any]) -> tuple[Connection, ServerStatus]:
         connection = await asyncpg.connect(dsn, **options)
         try:
             try:
-                standing = await self._standing_of(connection, _STANDING)
+                status = await self._read_status(connection, _READ_STATUS)
             except (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError):
-                standing = await self._standing_of(connection, _STANDING_ALONE)
+                status = await self._read_status(connection, _RESTRICTED_STATUS)
         except BaseException:
             connection.terminate()
             raise
-        return connection, standing
+        return connection, status
 
-    async def _standing_of(self, connection: Connection, statement: str) -> ServerStatus:
+    async def _read_status(self, connection: Connection, statement: str) -> ServerStatus:
         if self._straight:
             row = await connection.fetchrow(statement)
         else:
@@ -209,19 +209,19 @@ class PostgresServers:
         assert row is not None
         return ServerStatus(row["writes"], row["cluster"], row["timeline"])
 
-    def _is_good(self, standing: ServerStatus) -> bool:
+    def _is_good(self, status: ServerStatus) -> bool:
         if self._reading:
             return True
-        same = standing.cluster == self._standing.cluster
-        return standing.writes and not (same and standing.timeline < self._standing.timeline)
+        same = status.cluster == self._status.cluster
+        return status.writes and not (same and status.timeline < self._status.timeline)
 
-    def _learn(self, dsn: str, standing: ServerStatus) -> None:
-        if self._primary is not None and standing != self._standing:
-            _log.warning("PostgreSQL is another server, or was promoted", timeline=standing.timeline)
+    def _learn(self, dsn: str, status: ServerStatus) -> None:
+        if self._primary is not None and status != self._status:
+            _log.warning("connected to another or a promoted server", timeline=status.timeline)
             self.generation += 1
             if not self._reading:
                 self._leave()
-        self._primary, self._standing = dsn, standing
+        self._primary, self._status = dsn, status
 
     def _leave(self) -> None:
         """Close the connections to the old server, so that their callers fail at once.
@@ -260,13 +260,13 @@ def split(dsn: str, *, reading: bool = False) -> list[str]:
     if wanted not in (None, *_WRITING) and not reading:
         raise Invalid("store", f"target_session_attrs={wanted} would never write", "read-write, or leave it out")
 
-    def address(place: str, options: Mapping[str, str]) -> str:
-        return f"{parts.scheme}://{place}{parts.path}" + (f"?{urlencode(options)}" if options else "")
+    def address(endpoint: str, options: Mapping[str, str]) -> str:
+        return f"{parts.scheme}://{endpoint}{parts.path}" + (f"?{urlencode(options)}" if options else "")
 
-    credentials, at, places = parts.netloc.rpartition("@")
+    credentials, at, endpoints = parts.netloc.rpartition("@")
     hosts, ports = (query.get(name, "").split(",") for name in ("host", "port"))
-    if "," in places:
-        return [address(f"{credentials}{at}{place}", query) for place in places.split(",")]
+    if "," in endpoints:
+        return [address(f"{credentials}{at}{endpoint}", query) for endpoint in endpoints.split(",")]
     if len(hosts) > 1:
         if len(ports) not in (1, len(hosts)):
             raise Invalid("store", f"names {len(hosts)} hosts and {len(ports)} ports", "as many, or one port for all")

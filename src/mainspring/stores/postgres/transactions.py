@@ -53,7 +53,7 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
 
     async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
         # In separate transactions: inside the caller's, every process that needs a new name would wait for its end.
-        await self._names.number_all(_names_of(runs))
+        await self._names.assign_numbers(_names_of(runs))
         for run in runs:
             if run.after is not None or run.unique is not None:
                 field = "dependsOn" if run.after is not None else "unique"
@@ -92,7 +92,7 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
             "retention": class_number(run.policy),
         }
         if run.idempotency is not None:
-            wanted = build_key_request(self._names.number(NameKind.TENANT, run.tenant), run.idempotency, run.id)
+            wanted = build_key_request(self._names.get_number(NameKind.TENANT, run.tenant), run.idempotency, run.id)
             asked |= {"key": wanted.key.hex(), "fingerprint": wanted.fingerprint.hex()}
         return {name: value for name, value in asked.items() if value is not None}
 

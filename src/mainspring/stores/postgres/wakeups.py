@@ -42,14 +42,14 @@ class PostgresWakeups:
         self._waiting: set[str] = set()
         #: When this process sent its last message, and when it received the last message of another process.
         self._sent_at: Micros = -_PAUSE
-        self._heard_at: Micros = -_PAUSE
+        self._received_at: Micros = -_PAUSE
         #: Topics that the last commit has notified already.
-        self._told: set[str] = set()
+        self._sent_along: set[str] = set()
         self._more = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._me = f"{random.getrandbits(48):012x}"
-        self._heard_myself = asyncio.Event()
-        self._told_of_polling = False
+        self._received_own = asyncio.Event()
+        self._has_warned = False
 
     async def open(self) -> None:
         self._tasks = [asyncio.create_task(self._keep(self._listen), name="wakeups-listen")]
@@ -62,10 +62,10 @@ class PostgresWakeups:
 
     def notify(self, topics: Collection[str]) -> None:
         self._local.notify(topics)
-        untold = set(topics) - self._told
-        self._told = set()
-        if untold:
-            self._waiting |= untold
+        unsent = set(topics) - self._sent_along
+        self._sent_along = set()
+        if unsent:
+            self._waiting |= unsent
             self._more.set()
 
     def take_along(self, topics: Collection[str]) -> tuple[str, str] | None:
@@ -75,21 +75,21 @@ class PostgresWakeups:
         message covers many.
         """
         now = self._clock.monotonic()
-        if self._waiting or now - max(self._sent_at, self._heard_at) < _PAUSE:
+        if self._waiting or now - max(self._sent_at, self._received_at) < _PAUSE:
             return None
         self._sent_at = now
         return self._channel, self._message(topics)
 
     def has_told(self, topics: Collection[str]) -> bool:
         """Whether the last commit has notified all of these topics."""
-        return self._told.issuperset(topics)
+        return self._sent_along.issuperset(topics)
 
     def was_taken_along(self, topics: Collection[str]) -> None:
         """Note that the transaction of ``take_along`` has committed.
 
         The notification of the same topics that follows at once only needs to reach this process.
         """
-        self._told = set(topics)
+        self._sent_along = set(topics)
 
     def listen(self, topics: Collection[str]) -> LocalWakeup:
         return self._local.listen(topics)
@@ -100,7 +100,7 @@ class PostgresWakeups:
             try:
                 await work()
             except UNREACHABLE as error:
-                _log.debug("wake-ups interrupted", error=str(error))
+                _log.debug("wakeup connection lost", error=str(error))
                 await self._clock.sleep(SECOND // 2)
 
     async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
@@ -117,18 +117,18 @@ class PostgresWakeups:
             if await self._servers.is_pooled(connection):
                 # It would listen on a connection that serves another client the next moment.
                 connection.terminate()
-                self._tell_of_polling()
+                self._warn_of_polling()
                 await asyncio.Event().wait()
-            await connection.add_listener(self._channel, self._heard)
+            await connection.add_listener(self._channel, self._receive)
             # Notifications may have been missed while nothing listened: check everything once.
             self._local.notify_all()
-            self._heard_myself.clear()
+            self._received_own.clear()
             await connection.execute("SELECT pg_notify($1, $2)", self._channel, f"probe {self._me}")
             try:
                 async with asyncio.timeout(5):
-                    await self._heard_myself.wait()
+                    await self._received_own.wait()
             except TimeoutError:
-                self._tell_of_polling()
+                self._warn_of_polling()
             while not gone.is_set() and generation == self._servers.generation:
                 # This server may be an old primary that was left up, while all others use the promoted one.
                 with suppress(TimeoutError):
@@ -137,18 +137,18 @@ class PostgresWakeups:
         finally:
             connection.terminate()
 
-    def _tell_of_polling(self) -> None:
-        if not self._told_of_polling:
-            _log.warning("no notification arrives (a transaction pooler in between?): polling alone from here on")
-        self._told_of_polling = True
+    def _warn_of_polling(self) -> None:
+        if not self._has_warned:
+            _log.warning("no notifications arrive: polling", advice="a transaction pooler may be in between")
+        self._has_warned = True
 
-    def _heard(self, _connection: object, _pid: object, _channel: object, message: object) -> None:
+    def _receive(self, _connection: object, _pid: object, _channel: object, message: object) -> None:
         sender, _, topics = str(message).partition(" ")
         if sender == "probe":
             if topics == self._me:
-                self._heard_myself.set()
+                self._received_own.set()
         elif sender != self._me:
-            self._heard_at = self._clock.monotonic()
+            self._received_at = self._clock.monotonic()
             self._local.notify(topics.split(_SEPARATOR))
 
     async def _notify(self) -> None:

@@ -77,12 +77,12 @@ class Server:
     async def _probe(self) -> None:
         while not await self._lives():
             if not self.away:
-                _log.warning("a server is away", server=str(self))
+                _log.warning("server unavailable", server=str(self))
             self.away = True
             await self._clock.sleep(_AGAIN)
         if self.away:
             self.away = False
-            _log.info("a server is there", server=str(self))
+            _log.info("server available", server=str(self))
             if self.came_back is not None:
                 await self.came_back(self)
 
@@ -100,4 +100,4 @@ class Server:
     def _probed(self, task: "asyncio.Task[None]") -> None:
         self._probing = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a server cannot be used", server=str(self), error=str(error))
+            _log.error("server unusable", server=str(self), error=str(error))

@@ -18,8 +18,8 @@ _LAST = 2**63 - 1
 
 class AccessMixin(PostgresMixin):
     async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
-        await self._names.number_all([(NameKind.TENANT, tenant.name)])
-        number = self._names.number(NameKind.TENANT, tenant.name)
+        await self._names.assign_numbers([(NameKind.TENANT, tenant.name)])
+        number = self._names.get_number(NameKind.TENANT, tenant.name)
 
         async def put(connection: Connection) -> Tenant:
             # Claims in progress with the old quota finish first. Others wait behind this lock, so it must not wait

@@ -33,10 +33,10 @@ class CalendarReadMixin(PostgresMixin):
     async def _calendars(
         self, rows: Sequence[asyncpg.Record], connection: "Connection | None" = None
     ) -> list[Calendar]:
-        await self._names.name_all({row["tenant"] for row in rows}, connection)
+        await self._names.load_names({row["tenant"] for row in rows}, connection)
         found = [
             Calendar(
-                tenant=self._names.name(row["tenant"]),
+                tenant=self._names.get_name(row["tenant"]),
                 name=row["name"],
                 version=row["version"],
                 spec=_decode(row["spec"]),
@@ -53,14 +53,16 @@ class CalendarReadMixin(PostgresMixin):
 class CalendarMixin(CalendarReadMixin):
     async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
         numbers = [
-            number for tenant in tenants if (number := await self._names.find(NameKind.TENANT, tenant)) is not None
+            number
+            for tenant in tenants
+            if (number := await self._names.find_number(NameKind.TENANT, tenant)) is not None
         ]
         return almanacs_of(await self._calendars(await self._db.fetch("newest_calendars", tenants=numbers)))
 
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
     ) -> Calendar:
-        await self._names.number_all([(NameKind.TENANT, tenant)])
+        await self._names.assign_numbers([(NameKind.TENANT, tenant)])
 
         async def put(connection: Connection) -> Calendar:
             before = await self._lock_calendar(connection, tenant, name)
@@ -75,7 +77,7 @@ class CalendarMixin(CalendarReadMixin):
         return await self._db.transaction(put)
 
     async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
-        number = await self._names.find(NameKind.TENANT, tenant)
+        number = await self._names.find_number(NameKind.TENANT, tenant)
         if number is None:
             return False
 
@@ -97,7 +99,7 @@ class CalendarMixin(CalendarReadMixin):
 
         Until the commit, no other transaction changes them or declares jobs that use them.
         """
-        number = self._names.number(NameKind.TENANT, tenant)
+        number = self._names.get_number(NameKind.TENANT, tenant)
         await connection.execute(*self._db.sql["hold_calendars"].bind(tenant=number))
         rows = await connection.fetch(*self._db.sql["calendar_versions"].bind(tenant=number, name=name, limit=1))
         found = await self._calendars(rows, connection)
@@ -106,7 +108,7 @@ class CalendarMixin(CalendarReadMixin):
     async def _add(
         self, connection: Connection, before: Calendar | None, made: Calendar, author: Author, action: str
     ) -> None:
-        number = self._names.number(NameKind.TENANT, made.tenant)
+        number = self._names.get_number(NameKind.TENANT, made.tenant)
         sql = self._db.sql
         await connection.execute(
             *sql["add_calendar"].bind(
@@ -127,7 +129,7 @@ class CalendarMixin(CalendarReadMixin):
     async def _check_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
         """Refuse jobs that name missing calendars; return how many changes the calendars of each tenant have had."""
         tenants = {job.tenant for job in jobs}
-        numbers = sorted(self._names.number(NameKind.TENANT, tenant) for tenant in tenants)
+        numbers = sorted(self._names.get_number(NameKind.TENANT, tenant) for tenant in tenants)
         await connection.execute(*self._db.sql["share_calendars"].bind(tenants=numbers))
         rows = await connection.fetch(*self._db.sql["newest_calendars"].bind(tenants=numbers))
         found = {almanac.tenant: almanac for almanac in almanacs_of(await self._calendars(rows, connection))}

@@ -229,12 +229,12 @@ class CatalogMixin(ReadMixin):
             codes = sources.argument([code for code, state in _STANDS.items() if state in wanted.states])
             conditions.append(f"(state IS NULL OR state = ANY ({codes}::smallint[]))")
         if wanted.queue:
-            queue = sources.argument(await self._names.find(NameKind.QUEUE, wanted.queue))
+            queue = sources.argument(await self._names.find_number(NameKind.QUEUE, wanted.queue))
             conditions.append(f"(queue IS NULL OR queue = {queue}::int)")
         if wanted.one_off:
             conditions.append("job_id IS NULL")
         if wanted.task:
-            task = await self._names.find(NameKind.TASK, wanted.task)
+            task = await self._names.find_number(NameKind.TASK, wanted.task)
             if task is None:
                 return None
             of_body = self._of_body("b.task")
@@ -242,7 +242,7 @@ class CatalogMixin(ReadMixin):
         text = wanted.text.lower()
         if text and _is_plain(text):
             said = sources.argument(text)
-            tasks = sources.argument(await self._names.numbers_saying(NameKind.TASK, text))
+            tasks = sources.argument(await self._names.find_numbers_containing(NameKind.TASK, text))
             of_body = self._of_body(
                 f"b.task = ANY ({tasks}::int[])"
                 f" OR coalesce(strpos(lower(convert_from(b.about, 'UTF8')), {said}::text) > 0, false)"
@@ -262,7 +262,7 @@ class CatalogMixin(ReadMixin):
         """Choose the tables to search by their indexes. ``exactly``: only rows that match all of the filter."""
         sources = _SearchedTables(wanted)
         tenant = await self._scope_number(wanted.tenant)
-        queue = await self._names.find(NameKind.QUEUE, wanted.queue) if wanted.queue else None
+        queue = await self._names.find_number(NameKind.QUEUE, wanted.queue) if wanted.queue else None
         if tenant == 0 or (wanted.queue and queue is None):
             return sources
         schema = self._db.schema
@@ -351,7 +351,7 @@ class CatalogMixin(ReadMixin):
                 rows = await self._db.fetch("list_all_jobs", below=below, first=first, limit=_CHUNK)
             else:
                 rows = await self._db.fetch("list_jobs", tenant=tenant, below=below, first=first, limit=_CHUNK)
-            await self._names.name_all({row["tenant"] for row in rows})
+            await self._names.load_names({row["tenant"] for row in rows})
             jobs = {job.id: job for job in readable_jobs(rows, lambda row: build_job(row, self._names))}
             for row in rows:
                 if len(items) == limit or looked_at == LOOKED_AT:
@@ -394,7 +394,7 @@ class CatalogMixin(ReadMixin):
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
         rows = await self._db.fetch("held", runs=list(runs))
-        await self._names.name_all({row[column] for row in rows for column in ("task", "queue", "tenant")})
+        await self._names.load_names({row[column] for row in rows for column in ("task", "queue", "tenant")})
         # A run that cannot be read has no holder; the worker that claims it ends it.
         readable, _ = build_held_runs(rows, self._names, self._policies)
         held = {run.id: run for run in readable}
@@ -411,11 +411,11 @@ class CatalogMixin(ReadMixin):
 
     async def pauses(self) -> list[Pause]:
         rows = await self._db.fetch("pauses", tenant=await self._scope_number())
-        await self._names.name_all({number for row in rows for number in (row["tenant"], row["queue"])} - {0})
+        await self._names.load_names({number for row in rows for number in (row["tenant"], row["queue"])} - {0})
         pauses = [
             Pause(
-                tenant=self._names.name(row["tenant"]) if row["tenant"] else None,
-                queue=self._names.name(row["queue"]) if row["queue"] else None,
+                tenant=self._names.get_name(row["tenant"]) if row["tenant"] else None,
+                queue=self._names.get_name(row["queue"]) if row["queue"] else None,
                 since=row["since"],
                 author=row["author"],
                 why=row["why"],
@@ -429,11 +429,11 @@ class CatalogMixin(ReadMixin):
         rows = await self._db.fetch(
             "minutes", tenant=await self._scope_number(tenant), since=since, until=until, step=step
         )
-        await self._names.name_all({row["queue"] for row in rows} - {0})
+        await self._names.load_names({row["queue"] for row in rows} - {0})
         minutes = [
             Minute(
                 at=row["at"],
-                queue=self._names.name(row["queue"]) if row["queue"] else "",
+                queue=self._names.get_name(row["queue"]) if row["queue"] else "",
                 **{figure: row[figure] for figure in _FIGURES},
             )
             for row in rows
@@ -462,10 +462,10 @@ class CatalogMixin(ReadMixin):
 
     async def _queue_number(self, queue: str | None) -> int | None:
         """Return the number of a queue, 0 if it is unknown, None for all queues."""
-        return None if queue is None else await self._names.find(NameKind.QUEUE, queue) or 0
+        return None if queue is None else await self._names.find_number(NameKind.QUEUE, queue) or 0
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
-        number = None if tenant is None else await self._names.find(NameKind.TENANT, tenant)
+        number = None if tenant is None else await self._names.find_number(NameKind.TENANT, tenant)
         if tenant is not None and number is None:
             return []
         rows = await self._db.fetch(
@@ -494,9 +494,9 @@ class CatalogMixin(ReadMixin):
         if tenant is not None:
             condition("d.tenant = {}::int", tenant)
         if wanted.queue:
-            condition("d.queue = {}::int", await self._names.find(NameKind.QUEUE, wanted.queue))
+            condition("d.queue = {}::int", await self._names.find_number(NameKind.QUEUE, wanted.queue))
         if wanted.task:
-            condition("d.task = {}::int", await self._names.find(NameKind.TASK, wanted.task))
+            condition("d.task = {}::int", await self._names.find_number(NameKind.TASK, wanted.task))
         if wanted.fingerprint:
             condition("d.fingerprint = {}::text", wanted.fingerprint)
         if wanted.tag or wanted.text or wanted.job is not None or wanted.one_off:
@@ -506,14 +506,14 @@ class CatalogMixin(ReadMixin):
             condition("d.run_id = ANY ({}::uuid[])", found)
         rows = await self._fetch(dead_groups_sql(self._db.schema, " AND ".join(conditions)), arguments)
         samples = await self._samples(rows, tenant)
-        await self._names.name_all({row["task"] for row in rows if row["task"] is not None})
+        await self._names.load_names({row["task"] for row in rows if row["task"] is not None})
         groups = []
         for row in rows:
             sample = samples.get(row["sample"])
             groups.append(
                 DeadGroup(
                     fingerprint=row["fingerprint"],
-                    task="" if row["task"] is None else self._names.name(row["task"]),
+                    task="" if row["task"] is None else self._names.get_name(row["task"]),
                     reason="" if sample is None else sample["reason"] or "",
                     count=row["count"],
                     first_at=row["first_at"],

@@ -59,10 +59,10 @@ class UserChangeMixin(JobMixin):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> SubmitResult | None:
         [run] = await self._assign_classes([run])
         labels = [(NameKind.LABEL_SET, build_label_set(run.policy.requires))] if run.policy.requires else []
-        await self._names.number_all([(NameKind.TASK, run.task), (NameKind.QUEUE, run.queue), *labels])
+        await self._names.assign_numbers([(NameKind.TASK, run.task), (NameKind.QUEUE, run.queue), *labels])
         if run.policy.weight > 1:
             await self._mark_weighted([run.queue])
-        tenant = await self._names.find(NameKind.TENANT, run.tenant)
+        tenant = await self._names.find_number(NameKind.TENANT, run.tenant)
         if tenant is None:
             return None
 
@@ -181,7 +181,7 @@ class UserChangeMixin(JobMixin):
         await connection.execute(
             *self._db.sql["edit_body"].bind(
                 run=run.id,
-                task=self._names.number(NameKind.TASK, run.task),
+                task=self._names.get_number(NameKind.TASK, run.task),
                 policy=self._policies.encode(run.policy),
                 payload=run.payload,
                 tenant=self._tenant(run),
@@ -199,7 +199,7 @@ class UserChangeMixin(JobMixin):
             shard=shard_of(run.id),
             priority=run.priority,
             tenant=self._tenant(run),
-            queue=self._names.number(NameKind.QUEUE, run.queue),
+            queue=self._names.get_number(NameKind.QUEUE, run.queue),
             bucket=kept_bucket(run.policy),
             due=due,
             created_at=row["created_at"],
@@ -250,9 +250,9 @@ class UserChangeMixin(JobMixin):
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
             if not rows and not await connection.fetch(*self._db.sql["states"].bind(runs=[end.run for end in missing])):
                 break
-        await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
+        await self._names.load_names({row["tenant"] for row in changed.values()}, connection)
         changes = [
-            moved_state(self._names.name(row["tenant"]), run, _was(row).value, found[run].value)
+            moved_state(self._names.get_name(row["tenant"]), run, _was(row).value, found[run].value)
             for run in known
             if (row := changed.get(run)) is not None
         ]
@@ -279,9 +279,9 @@ class UserChangeMixin(JobMixin):
         self, connection: Connection, ids: Collection[str], rows: dict[str, asyncpg.Record]
     ) -> list[Change]:
         """Return the changes of the ids that have a row, in the order given."""
-        await self._names.name_all({row["tenant"] for row in rows.values()}, connection)
+        await self._names.load_names({row["tenant"] for row in rows.values()}, connection)
         return [
-            Change(self._names.name(rows[identifier]["tenant"]), identifier)
+            Change(self._names.get_name(rows[identifier]["tenant"]), identifier)
             for identifier in dict.fromkeys(ids)
             if identifier in rows
         ]
@@ -332,10 +332,10 @@ class UserChangeMixin(JobMixin):
     ) -> dict[str, Change]:
         sql = self._db.sql
         rows = await connection.fetch(*sql["one_off_bodies"].bind(runs=sorted(set(ids))))
-        await self._names.name_all({row["tenant"] for row in rows}, connection)
+        await self._names.load_names({row["tenant"] for row in rows}, connection)
         numbers = {row["id"]: row["tenant"] for row in rows}
         places = [
-            (row["id"], row["bucket"]) for row in rows if author.tenant in (None, self._names.name(row["tenant"]))
+            (row["id"], row["bucket"]) for row in rows if author.tenant in (None, self._names.get_name(row["tenant"]))
         ]
         if not places:
             return {}
@@ -350,7 +350,7 @@ class UserChangeMixin(JobMixin):
             new = msgspec.structs.replace(about, tags=tags)
             abouts.append((run, bucket, None if new == About() else encode_about(new)))
             labels += [(bucket, run, numbers[run], tag) for tag in tags]
-            changed[run] = _retagged(self._names.name(numbers[run]), run, about.tags, tags)
+            changed[run] = _retagged(self._names.get_name(numbers[run]), run, about.tags, tags)
         if abouts:
             await connection.execute(*sql["set_about"].bind(**columns(abouts, "runs", "buckets", "abouts")))
             await connection.execute(
@@ -375,7 +375,7 @@ class UserChangeMixin(JobMixin):
         if not rows:
             return {}
         # 0 is no name, so all names are loaded, the tasks of these jobs among them.
-        await self._names.name_all([0], connection)
+        await self._names.load_names([0], connection)
         versions = [row["version"] for row in rows.values()]
         bodies = [version_body_id(JobId(job), row["version"]) for job, row in rows.items()]
         changed: dict[str, Change] = {}
@@ -385,7 +385,7 @@ class UserChangeMixin(JobMixin):
             *sql["job_versions"].bind(jobs=list(rows), versions=versions, bodies=bodies)
         ):
             job, row = JobId(known["job_id"]), rows[known["job_id"]]
-            tenant, spec = self._names.name(row["tenant"]), decode_spec(known["spec"])
+            tenant, spec = self._names.get_name(row["tenant"]), decode_spec(known["spec"])
             tags = None if spec is None else retagged(spec.tags, add, remove)
             if spec is None or tags is None or author.tenant not in (None, tenant):
                 continue
@@ -407,13 +407,13 @@ class UserChangeMixin(JobMixin):
         return changed
 
     async def pause(self, pause: Pause, author: Author) -> None:
-        await self._names.number_all(
+        await self._names.assign_numbers(
             (kind, name)
             for kind, name in ((NameKind.TENANT, pause.tenant), (NameKind.QUEUE, pause.queue))
             if name is not None
         )
-        tenant = 0 if pause.tenant is None else self._names.number(NameKind.TENANT, pause.tenant)
-        queue = 0 if pause.queue is None else self._names.number(NameKind.QUEUE, pause.queue)
+        tenant = 0 if pause.tenant is None else self._names.get_number(NameKind.TENANT, pause.tenant)
+        queue = 0 if pause.queue is None else self._names.get_number(NameKind.QUEUE, pause.queue)
 
         async def work(connection: Connection) -> None:
             # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
@@ -430,8 +430,8 @@ class UserChangeMixin(JobMixin):
         await self._db.transaction(work)
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
-        tenant_number = 0 if tenant is None else await self._names.find(NameKind.TENANT, tenant)
-        queue_number = 0 if queue is None else await self._names.find(NameKind.QUEUE, queue)
+        tenant_number = 0 if tenant is None else await self._names.find_number(NameKind.TENANT, tenant)
+        queue_number = 0 if queue is None else await self._names.find_number(NameKind.QUEUE, queue)
         if tenant_number is None or queue_number is None:
             return False
 

@@ -52,7 +52,7 @@ class ReadMixin(PostgresMixin):
         else:
             rows = await within.fetch(*call)
         numbers = {row[column] for row in rows for column in ("queue", "tenant", "task")}
-        await self._names.name_all(numbers - {None}, within)
+        await self._names.load_names(numbers - {None}, within)
         return {RunId(row["id"]): build_run_view(row, self._names, self._policies) for row in rows}
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
@@ -78,7 +78,7 @@ class ReadMixin(PostgresMixin):
     async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
         tenant = await self._scope_number()
         rows = await self._db.fetch("jobs", jobs=list(ids), tenant=tenant)
-        await self._names.name_all({row["tenant"] for row in rows})
+        await self._names.load_names({row["tenant"] for row in rows})
         wanted = [version_body_id(JobId(row["id"]), row["version"]) for row in rows]
         bodies = await self._db.fetch("bodies", bodies=wanted, tenant=tenant)
         payloads = {row["id"]: row["payload"] for row in bodies}
@@ -106,11 +106,11 @@ class ReadMixin(PostgresMixin):
 
     async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         rows = await self._db.fetch("depths", tenant=await self._scope_number(tenant))
-        await self._names.name_all({row["queue"] for row in rows})
+        await self._names.load_names({row["queue"] for row in rows})
         datacenters = await self._names.find_datacenters(row["claim_group"] for row in rows)
         return fold_depths(
             (
-                self._names.name(row["queue"]),
+                self._names.get_name(row["queue"]),
                 datacenters.get(row["claim_group"]),
                 row["queued"],
                 row["running"],
@@ -133,11 +133,11 @@ class ReadMixin(PostgresMixin):
         )
 
     async def _hints(self, rows: list[asyncpg.Record]) -> list[Hint]:
-        await self._names.name_all({row["queue"] for row in rows})
+        await self._names.load_names({row["queue"] for row in rows})
         return [
             Hint(
                 RunId(row["id"]),
-                self._names.name(row["queue"]),
+                self._names.get_name(row["queue"]),
                 row["rank"],
                 row["priority"],
                 "" if row["key_lock"] is None else str(row["key_lock"]),
@@ -151,12 +151,12 @@ class ReadMixin(PostgresMixin):
         # Events of dead letters name runs that ended a while before.
         rows = await self._db.fetch("event_facts", runs=list(runs), since=since - HOUR, max_error=MAX_TOLD_ERROR)
         names = self._names
-        await names.name_all({row[column] for row in rows for column in ("queue", "task")} - {None})
+        await names.load_names({row[column] for row in rows for column in ("queue", "task")} - {None})
         return [
             RunFacts(
                 id=RunId(row["id"]),
-                task="" if row["task"] is None else names.name(row["task"]),
-                queue=names.name(row["queue"]),
+                task="" if row["task"] is None else names.get_name(row["task"]),
+                queue=names.get_name(row["queue"]),
                 job_id=row["job_id"],
                 scheduled_at=row["scheduled_at"],
                 ended=row["ended"],
@@ -230,16 +230,16 @@ class ReadMixin(PostgresMixin):
     async def _batches(self, rows: Sequence[asyncpg.Record]) -> list[EventBatch]:
         names = self._names
         made = [*chain.from_iterable(row[column] or () for row in rows for column in ("tasks", "queues"))]
-        await names.name_all(({row["tenant"] for row in rows} - {_NOBODY}).union(made))
+        await names.load_names(({row["tenant"] for row in rows} - {_NOBODY}).union(made))
         return [
             EventBatch(
                 position=_position(row["xid"], row["id"]),
                 at=row["at"],
                 kind=row["kind"],
                 runs=tuple(row["runs"]),
-                tenant="" if row["tenant"] == _NOBODY else names.name(row["tenant"]),
-                tasks=tuple(map(names.name, row["tasks"] or ())),
-                queues=tuple(map(names.name, row["queues"] or ())),
+                tenant="" if row["tenant"] == _NOBODY else names.get_name(row["tenant"]),
+                tasks=tuple(map(names.get_name, row["tasks"] or ())),
+                queues=tuple(map(names.get_name, row["queues"] or ())),
             )
             for row in rows
         ]

@@ -32,11 +32,11 @@ class UsageReadMixin(PostgresMixin):
             f"usage_by_{by}", tenant=await self._scope_number(tenant), since=since, until=until, key=wanted, limit=limit
         )
         numbers = {row["tenant"] for row in rows} | ({row["key"] for row in rows} - {0} if by != "job" else set())
-        await self._names.name_all(numbers)
+        await self._names.load_names(numbers)
         found = [
             Usage(
                 day=row["day"],
-                tenant=self._names.name(row["tenant"]),
+                tenant=self._names.get_name(row["tenant"]),
                 key=self._shown(row["key"]),
                 unit=row["unit"],
                 amount=row["amount"],
@@ -53,19 +53,19 @@ class UsageReadMixin(PostgresMixin):
     async def _key(self, by: GroupBy, key: str) -> str | int | None:
         if by == "job":
             return key if is_id(key) else None
-        return await self._names.find(NameKind.TASK if by == "task" else NameKind.TENANT, key)
+        return await self._names.find_number(NameKind.TASK if by == "task" else NameKind.TENANT, key)
 
     def _shown(self, key: str | int) -> str:
         if isinstance(key, str):
             return "" if key == NO_JOB else key
-        return self._names.name(key) if key else ""
+        return self._names.get_name(key) if key else ""
 
 
 class BudgetMixin(UsageReadMixin):
     async def put_budget(self, budget: Budget, author: Author) -> BudgetStatus:
         budget.check()
-        await self._names.number_all([(NameKind.TENANT, budget.tenant)])
-        tenant = self._names.number(NameKind.TENANT, budget.tenant)
+        await self._names.assign_numbers([(NameKind.TENANT, budget.tenant)])
+        tenant = self._names.get_number(NameKind.TENANT, budget.tenant)
 
         async def work(connection: Connection) -> BudgetStatus:
             known = await connection.fetch(*self._db.sql["budget"].bind(tenant=tenant, name=budget.name))
@@ -84,7 +84,7 @@ class BudgetMixin(UsageReadMixin):
         return await self._db.transaction(work)
 
     async def drop_budget(self, tenant: str, name: str, author: Author) -> bool:
-        number = await self._names.find(NameKind.TENANT, tenant) or 0
+        number = await self._names.find_number(NameKind.TENANT, tenant) or 0
 
         async def work(connection: Connection) -> bool:
             gone = await connection.fetch(*self._db.sql["drop_budget"].bind(tenant=number, name=name))
@@ -132,8 +132,8 @@ class BudgetMixin(UsageReadMixin):
 
         For a name that does not exist the number is one that has used nothing.
         """
-        tenant = await self._names.find(NameKind.TENANT, budget.tenant) or _NOBODY
-        task = await self._names.find(NameKind.TASK, budget.target) or _NOBODY if budget.of == "task" else None
+        tenant = await self._names.find_number(NameKind.TENANT, budget.tenant) or _NOBODY
+        task = await self._names.find_number(NameKind.TASK, budget.target) or _NOBODY if budget.of == "task" else None
         job: JobId | None = None
         if budget.of == "job":
             rows = await self._db.fetch(

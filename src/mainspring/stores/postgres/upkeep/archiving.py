@@ -53,7 +53,7 @@ class ArchiveMixin(ReadMixin):
             return rows, attempts
 
         rows, attempts = await self._db.run(work)
-        await self._names.name_all({row[name] for row in rows for name in ("queue", "tenant", "task")} - {None})
+        await self._names.load_names({row[name] for row in rows for name in ("queue", "tenant", "task")} - {None})
         of_run: dict[RunId, list[AttemptView]] = {}
         for row in attempts:
             of_run.setdefault(RunId(row["run_id"]), []).append(build_attempt_view(row))

@@ -235,9 +235,11 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
     async def _numbers_of(self, transfer: PlacementTransfer) -> dict[int, int]:
         """Map the numbers of names on the other server to their numbers here."""
         words = {number: (NameKind(kind), name) for number, (kind, name) in transfer.names.items()}
-        await self._names.number_all(pair for pair in words.values() if pair[0] is not NameKind.CLAIM_GROUP)
+        await self._names.assign_numbers(pair for pair in words.values() if pair[0] is not NameKind.CLAIM_GROUP)
         numbers = {
-            number: self._names.number(*pair) for number, pair in words.items() if pair[0] is not NameKind.CLAIM_GROUP
+            number: self._names.get_number(*pair)
+            for number, pair in words.items()
+            if pair[0] is not NameKind.CLAIM_GROUP
         }
         for number, (kind, name) in words.items():
             if kind is NameKind.CLAIM_GROUP:

@@ -152,7 +152,7 @@ class PostgresTarget:
         wanted = [(NameKind.TENANT, name) for name in facts.tenants] + [(NameKind.TASK, name) for name in facts.tasks]
         wanted += [(NameKind.QUEUE, name) for name in facts.queues]
         wanted += [(NameKind.LABEL_SET, build_label_set(requires)) for requires in facts.requirements]
-        await store._names.number_all(wanted)
+        await store._names.assign_numbers(wanted)
         with connecting():
             self._connection = await get_servers(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
         await prepare_connection(self._connection)
@@ -268,7 +268,7 @@ class PostgresTarget:
 
     def _number(self, kind: NameKind, name: str) -> int:
         assert self._store is not None
-        return self._store._names.number(kind, name) if name else 0
+        return self._store._names.get_number(kind, name) if name else 0
 
     def _get_claim_group(self, row: Row) -> int:
         if row["target"] is not None:

@@ -89,11 +89,13 @@ class DependencyMixin(LimiterMixin):
         hopeless: dict[RunId, str] = {}
         for run in children:
             assert run.after is not None
-            tenant = self._names.number(NameKind.TENANT, run.tenant)
+            tenant = self._names.get_number(NameKind.TENANT, run.tenant)
             states: dict[RunId, int | None] = {}
             for parent in wanted[run.id]:
                 of, state = (
-                    (self._names.number(NameKind.TENANT, new[parent].tenant), None) if parent in new else found[parent]
+                    (self._names.get_number(NameKind.TENANT, new[parent].tenant), None)
+                    if parent in new
+                    else found[parent]
                 )
                 if of != tenant:
                     raise NotFound(f"there is no run {parent} to wait for")

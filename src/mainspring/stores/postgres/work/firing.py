@@ -134,8 +134,8 @@ class TickMixin(SubmitMixin):
     def _tick_rows(self, fire: Fire) -> list[TickRow]:
         job = fire.job
         spec = job.spec
-        tenant = self._names.number(NameKind.TENANT, job.tenant)
-        queue = self._names.number(NameKind.QUEUE, spec.queue)
+        tenant = self._names.get_number(NameKind.TENANT, job.tenant)
+        queue = self._names.get_number(NameKind.QUEUE, spec.queue)
         policies = {tick.target: placed(spec.policy, tick.target) for tick in fire.ticks if tick.decision == "run"}
         claim_groups = {target: self._get_claim_group(policy) for target, policy in policies.items()}
         bucket = forever_bucket(self._assign_class(spec.policy, job.tenant))
@@ -224,7 +224,7 @@ class TickMixin(SubmitMixin):
                     reason=reason,
                     ticks=tick.ticks,
                     last_at=tick.last_at,
-                    tenant=self._names.number(NameKind.TENANT, job.tenant),
+                    tenant=self._names.get_number(NameKind.TENANT, job.tenant),
                     target=target,
                 ),
             )
@@ -296,7 +296,7 @@ class TickMixin(SubmitMixin):
                 code = STATE_CODES[RunState.SCHEDULED if holds else state]
                 waiting = build_waiting_row(common, state=code, late=row.late, holds=holds)
                 await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs([waiting])))
-        tenant = self._names.number(NameKind.TENANT, job.tenant)
+        tenant = self._names.get_number(NameKind.TENANT, job.tenant)
         await self._emit(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
         holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
         if limits is not None and holding:

@@ -71,7 +71,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         self._shards_of([job.id for job in jobs])
         await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
-        await self._names.number_all(
+        await self._names.assign_numbers(
             pair
             for job in jobs
             for pair in (
@@ -126,7 +126,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
 
         Return the jobs that are left alone because their key was used, and the keys that the others take.
         """
-        number = self._names.number
+        number = self._names.get_number
         wanted = {
             index: build_key_request(number(NameKind.TENANT, job.tenant), job.idempotency, job.id)
             for index, job in enumerate(jobs)
@@ -164,7 +164,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
 
     async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[_PutResult]:
         """Put jobs of different names in a few statements, however many there are."""
-        sql, number = self._db.sql, self._names.number
+        sql, number = self._db.sql, self._names.get_number
         calendar_revs = await self._check_calendars(connection, jobs)
         tenants = [number(NameKind.TENANT, job.tenant) for job in jobs]
         names = [job.spec.name for job in jobs]
@@ -267,10 +267,10 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
             version=version,
             spec=encode_spec(job.spec),
             body=version_body_id(job_id, version),
-            task=self._names.number(NameKind.TASK, job.spec.task),
+            task=self._names.get_number(NameKind.TASK, job.spec.task),
             policy=self._policies.encode(job.spec.policy),
             payload=job.payload,
-            tenant=self._names.number(NameKind.TENANT, job.tenant),
+            tenant=self._names.get_number(NameKind.TENANT, job.tenant),
             author=job.author,
             why=job.why,
         )
@@ -317,7 +317,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
 
         async def change(connection: Connection) -> dict[JobId, JobState]:
             rows = await connection.fetch(*self._db.sql["lock_jobs"].bind(jobs=sorted(jobs)))
-            await self._names.name_all({row["tenant"] for row in rows}, connection)
+            await self._names.load_names({row["tenant"] for row in rows}, connection)
             answer: dict[JobId, JobState] = {}
             changes: list[Change] = []
             if state is JobState.CANCELLED:
@@ -330,7 +330,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                     continue
                 answer[job_id] = state
                 differs = job_moved(before, state, row["resume_at"], until)
-                changes.append(Change(self._names.name(row["tenant"]), job_id, *(differs or ())))
+                changes.append(Change(self._names.get_name(row["tenant"]), job_id, *(differs or ())))
                 await connection.execute(*self._db.sql["set_job_state"].bind(job=job_id, state=JOB_STATE_CODES[state]))
                 # The schedule is closed first: no tick can slip in before the active runs are canceled.
                 await connection.execute(

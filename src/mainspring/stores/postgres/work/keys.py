@@ -50,7 +50,7 @@ def _hash(key: str) -> bytes:
 
 class IdempotencyKeyMixin(UniqueRunMixin):
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
-        number = await self._names.find(NameKind.TENANT, tenant)
+        number = await self._names.find_number(NameKind.TENANT, tenant)
         if number is None:
             return set()
         by_hash = {_hash(key): key for key in keys}

@@ -269,8 +269,8 @@ class LimiterMixin(PostgresMixin):
     async def _notify(self, queues: Collection[int]) -> None:
         """After the commit: notify the workers that these queues have work."""
         if queues and self._wakeups is not None:
-            await self._names.name_all(queues)
-            self._wakeups.notify([queue_topic(self._names.name(queue)) for queue in queues])
+            await self._names.load_names(queues)
+            self._wakeups.notify([queue_topic(self._names.get_name(queue)) for queue in queues])
 
 
 def _build_release(row: asyncpg.Record) -> LimitRelease:

@@ -67,8 +67,8 @@ class QueueMixin(PostgresMixin):
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
         policy.check()
-        await self._names.number_all([(NameKind.QUEUE, queue)])
-        number = self._names.number(NameKind.QUEUE, queue)
+        await self._names.assign_numbers([(NameKind.QUEUE, queue)])
+        number = self._names.get_number(NameKind.QUEUE, queue)
         budget = policy.retries
 
         async def work(connection: Connection) -> None:
@@ -95,8 +95,8 @@ class QueueMixin(PostgresMixin):
 
     async def queue_policies(self) -> dict[str, QueuePolicy]:
         rows = await self._db.fetch("queue_policies")
-        await self._names.name_all({row["queue"] for row in rows})
-        policies = {self._names.name(row["queue"]): read_policy(row["policy"]) for row in rows}
+        await self._names.load_names({row["queue"] for row in rows})
+        policies = {self._names.get_name(row["queue"]): read_policy(row["policy"]) for row in rows}
         return {queue: policies[queue] for queue in sorted(policies) if policies[queue] != NO_POLICY}
 
     # Submitting
@@ -110,7 +110,7 @@ class QueueMixin(PostgresMixin):
             rows = await self._db.fetch("grouped_queues")
             self._grouped = {row["queue"]: (row["fair"], row["pooled"]) for row in rows}
         if self._grouped:
-            await self._names.number_all(
+            await self._names.assign_numbers(
                 (NameKind.CLAIM_GROUP, self._name_claim_group(run))
                 for run in runs
                 if run.target is None and self._is_grouped(run)
@@ -120,24 +120,24 @@ class QueueMixin(PostgresMixin):
         """Mark queues before their first run with a weight above 1 is made."""
         new = set(queues) - self._weighted
         if new:
-            await self._names.number_all((NameKind.QUEUE, queue) for queue in new)
+            await self._names.assign_numbers((NameKind.QUEUE, queue) for queue in new)
             await self._db.execute(
-                "mark_weighted", queues=sorted(self._names.number(NameKind.QUEUE, queue) for queue in new)
+                "mark_weighted", queues=sorted(self._names.get_number(NameKind.QUEUE, queue) for queue in new)
             )
             self._weighted |= new
 
     def _is_grouped(self, run: NewRun) -> bool:
-        return bool(self._grouped) and self._names.number(NameKind.QUEUE, run.queue) in self._grouped
+        return bool(self._grouped) and self._names.get_number(NameKind.QUEUE, run.queue) in self._grouped
 
     def _name_claim_group(self, run: NewRun) -> str:
         """Return the name of the run's claim group for its tenant or priority."""
-        fair, pooled = self._grouped[self._names.number(NameKind.QUEUE, run.queue)]
-        tenant = self._names.number(NameKind.TENANT, run.tenant) if fair else 0
+        fair, pooled = self._grouped[self._names.get_number(NameKind.QUEUE, run.queue)]
+        tenant = self._names.get_number(NameKind.TENANT, run.tenant) if fair else 0
         return f"{tenant}:{self._get_claim_group(run.policy)}:{run.priority if pooled else 0}"
 
     def _assign_claim_group(self, run: NewRun) -> int:
         if run.target is None and self._is_grouped(run):
-            return self._names.number(NameKind.CLAIM_GROUP, self._name_claim_group(run))
+            return self._names.get_number(NameKind.CLAIM_GROUP, self._name_claim_group(run))
         return self._get_claim_group(run.policy, run.target)
 
     async def _mark_pooled(self, demands: Sequence[Demand]) -> None:
@@ -145,7 +145,7 @@ class QueueMixin(PostgresMixin):
         new = {demand.queue for demand in demands if demand.priority is not None} - self._pooled
         if new:
             await self._db.execute(
-                "mark_pooled", queues=sorted(self._names.number(NameKind.QUEUE, queue) for queue in new)
+                "mark_pooled", queues=sorted(self._names.get_number(NameKind.QUEUE, queue) for queue in new)
             )
             self._pooled |= new
             self._policed |= new
@@ -195,13 +195,15 @@ class QueueMixin(PostgresMixin):
             return []
         names = self._names
         claim_groups = await self._find_claim_groups(connection, scope, row, fair=policy.fair)
-        await names.name_all(
+        await names.load_names(
             {*scope.room, *(tenant for tenant in claim_groups.values() if tenant is not None)}, connection
         )
         groups: dict[str, list[int]] = {}
         for claim_group, tenant in claim_groups.items():
-            groups.setdefault("" if tenant is None or not policy.fair else names.name(tenant), []).append(claim_group)
-        room = {names.name(number): left for number, left in scope.room.items()}
+            groups.setdefault("" if tenant is None or not policy.fair else names.get_name(tenant), []).append(
+                claim_group
+            )
+        room = {names.get_name(number): left for number, left in scope.room.items()}
         pick = _CandidateSearch(self, connection, scope, groups, row is not None and row["weighted"], taken)
         chosen: list[Candidate] = []
         if "" in groups:
@@ -210,20 +212,20 @@ class QueueMixin(PostgresMixin):
             limit -= sum(min(candidate.weight, scope.demand.slots or limit) for candidate in chosen)
         if policy.fair and row is not None and limit > 0:
             rows = await connection.fetch(*self._db.sql["turns"].bind(queue=scope.queue, clock=row["clock"]))
-            await names.name_all({tag["tenant"] for tag in rows}, connection)
-            tags = {names.name(tag["tenant"]): tag["tag"] for tag in rows}
+            await names.load_names({tag["tenant"] for tag in rows}, connection)
+            tags = {names.get_name(tag["tenant"]): tag["tag"] for tag in rows}
             turns = TurnOrder(row["clock"], tags, policy.shares, set(groups) - {""})
             chosen += await pick.choose(limit, most - len(chosen), turns, room)
             await self._save_turns(connection, scope.queue, turns)
         for number in scope.room:
-            scope.room[number] = room[names.name(number)]
+            scope.room[number] = room[names.get_name(number)]
         return chosen
 
     async def _save_turns(self, connection: Connection, queue: int, turns: TurnOrder) -> None:
         kept = turns.kept()
         await connection.execute(*self._db.sql["set_clock"].bind(queue=queue, clock=turns.clock))
         if kept:
-            numbers = [self._names.number(NameKind.TENANT, tenant) for tenant in kept]
+            numbers = [self._names.get_number(NameKind.TENANT, tenant) for tenant in kept]
             await connection.execute(
                 *self._db.sql["set_turns"].bind(queue=queue, tenants=numbers, tags=list(kept.values()))
             )
@@ -313,7 +315,7 @@ class _CandidateSearch:
             (claim_group, count, group) for group, count in wanted.most.items() for claim_group in self._groups[group]
         ]
         group_of = {claim_group: group for claim_group, _, group in asked}
-        full = scope.paused | {names.number(NameKind.TENANT, tenant) for tenant in wanted.full}
+        full = scope.paused | {names.get_number(NameKind.TENANT, tenant) for tenant in wanted.full}
         rows = await self._connection.fetch(
             *queues._db.sql["best_of_claim_groups"].bind(
                 queue=scope.queue,
@@ -326,13 +328,13 @@ class _CandidateSearch:
                 priority=scope.demand.priority,
             ),
         )
-        await names.name_all({row["tenant"] for row in rows}, self._connection)
+        await names.load_names({row["tenant"] for row in rows}, self._connection)
         found: dict[str, list[Candidate]] = {group: [] for group in wanted.most}
         for row in rows:
             group = group_of[row["claim_group"]]
             if len(found[group]) < wanted.most[group]:
                 weight = queues._weight(row["policy"]) if self._weighted else 1
-                found[group].append(Candidate(RunId(row["id"]), names.name(row["tenant"]), row["rank"], weight))
+                found[group].append(Candidate(RunId(row["id"]), names.get_name(row["tenant"]), row["rank"], weight))
         return found
 
 

@@ -45,11 +45,11 @@ class SchedulerMixin(TickMixin):
             more |= woken >= _AT_ONCE
             queues |= set(taken)
             runs += taken.total()
-        await self._names.name_all(queues)
+        await self._names.load_names(queues)
         return StageResult(
             now=row["now"],
             runs=runs,
-            queues=tuple(sorted(self._names.name(queue) for queue in queues)),
+            queues=tuple(sorted(self._names.get_name(queue) for queue in queues)),
             more=more,
             schedules_due=row["schedules_due"],
         )
@@ -70,13 +70,13 @@ class SchedulerMixin(TickMixin):
 
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
         rows = await self._db.fetch("due_jobs", shards=list(shards), until=until, limit=limit)
-        await self._names.name_all({row["tenant"] for row in rows})
+        await self._names.load_names({row["tenant"] for row in rows})
         return readable_jobs(rows, lambda row: build_job(row, self._names))
 
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         if not fires:
             return []
-        await self._names.number_all(_names_of(fires))
+        await self._names.assign_numbers(_names_of(fires))
         await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
         free = await self._limit_skips([fire for fire in fires if not _fires_alone(fire.job)])
         await self._add_bodies(fires)

@@ -69,7 +69,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         if not runs:
             return []
-        await self._names.number_all(_names_of(runs))
+        await self._names.assign_numbers(_names_of(runs))
         runs = await self._assign_classes(runs)
         await self._prepare_queues(runs)
         if not any(map(_needs_checks, runs)) and not (self._grouped and any(map(self._is_grouped, runs))):
@@ -114,7 +114,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             wakeups.was_taken_along(topics)
 
     def _body_columns(self, runs: Sequence[NewRun]) -> dict[str, list[Any]]:
-        number = self._names.number
+        number = self._names.get_number
         encode = self._policies.encode
         return {
             "id": [run.id for run in runs],
@@ -126,7 +126,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         }
 
     def _run_columns(self, runs: Sequence[NewRun]) -> dict[str, list[Any]]:
-        number = self._names.number
+        number = self._names.get_number
         return {
             "shard": self._shards_of([run.id for run in runs]),
             "priority": [run.priority for run in runs],
@@ -210,7 +210,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         )
         known = {row["id"] for row in rows}
         wanted = {
-            run.id: build_key_request(self._names.number(NameKind.TENANT, run.tenant), run.idempotency, run.id)
+            run.id: build_key_request(self._names.get_number(NameKind.TENANT, run.tenant), run.idempotency, run.id)
             for run in keyed
             if run.idempotency is not None and run.id not in known
         }
@@ -309,7 +309,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         left: Collection[int] = (),
     ) -> LimiterDecisions | None:
         """Decide which new runs pass their limits; the result is carried out once they are in the tables."""
-        number_of = self._names.number
+        number_of = self._names.get_number
         arriving = {one.run.id: one for one in placed if one.state == _QUEUED and one.limits}
         if not arriving and not leaving and not left:
             return None
@@ -328,7 +328,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         return decisions
 
     def _tenant(self, run: NewRun) -> int:
-        return self._names.number(NameKind.TENANT, run.tenant)
+        return self._names.get_number(NameKind.TENANT, run.tenant)
 
     async def _label(self, connection: Connection, runs: Sequence[NewRun], bucket: int | None = None) -> None:
         """Write the tags of runs, into the buckets of their bodies unless ``bucket`` is given."""
@@ -379,7 +379,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             shard=shard_of(run.id),
             priority=run.priority,
             tenant=self._tenant(run),
-            queue=self._names.number(NameKind.QUEUE, run.queue),
+            queue=self._names.get_number(NameKind.QUEUE, run.queue),
             bucket=compute_bucket(run),
             due=due,
             created_at=now,
@@ -401,7 +401,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     def _get_claim_group(self, policy: RunPolicy, target: SessionId | None = None) -> int:
         if target is not None:
             return -target
-        return self._names.number(NameKind.LABEL_SET, build_label_set(policy.requires)) if policy.requires else 0
+        return self._names.get_number(NameKind.LABEL_SET, build_label_set(policy.requires)) if policy.requires else 0
 
     async def _emit(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
         """Emit an event for runs, each given with the number of its tenant."""
@@ -451,9 +451,9 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
             if not rows and not await connection.fetch(*self._db.sql["states"].bind(runs=missing)):
                 break
-        await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
+        await self._names.load_names({row["tenant"] for row in changed.values()}, connection)
         changes = [
-            moved_state(self._names.name(row["tenant"]), run, STATES[row["was"]].value, found[run].value)
+            moved_state(self._names.get_name(row["tenant"]), run, STATES[row["was"]].value, found[run].value)
             for run in dict.fromkeys(runs)
             if (row := changed.get(run)) is not None
         ]

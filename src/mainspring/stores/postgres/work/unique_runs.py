@@ -118,7 +118,7 @@ class UniqueRunMixin(DependencyMixin):
 
     def _hash_key(self, run: NewRun) -> _TenantKey:
         assert run.unique is not None
-        return self._names.number(NameKind.TENANT, run.tenant), hashlib.sha256(run.unique.key.encode()).digest()
+        return self._names.get_number(NameKind.TENANT, run.tenant), hashlib.sha256(run.unique.key.encode()).digest()
 
 
 def _key_columns(wanted: dict[_TenantKey, NewRun]) -> dict[str, Any]:

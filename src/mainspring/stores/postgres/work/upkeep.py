@@ -46,9 +46,9 @@ class MaintenanceMixin(ReadMixin):
             ended += found
             if not more:
                 break
-        await self._names.name_all({row["task"] for row in ended})
+        await self._names.load_names({row["task"] for row in ended})
         return [
-            UnattemptedRuns(task=self._names.name(row["task"]), state=STATES[row["state"]], runs=row["runs"])
+            UnattemptedRuns(task=self._names.get_name(row["task"]), state=STATES[row["state"]], runs=row["runs"])
             for row in ended
         ]
 
@@ -116,4 +116,4 @@ class MaintenanceMixin(ReadMixin):
             # A transaction may still see these rows: scanning all of them again soon would not help.
             self._in_vain |= {table: now + _AGAIN_IN_SECONDS for table in due if left[table] > _DEAD_ROWS}
         except asyncpg.QueryCanceledError:
-            _log.warning("a vacuum took too long; autovacuum will do it", tables=due)
+            _log.warning("vacuum timed out: left to autovacuum", tables=due)

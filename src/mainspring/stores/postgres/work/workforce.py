@@ -111,7 +111,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         demands = [demand for demand in demands if demand.limit > 0]
         if not demands:
             return []
-        await self._names.number_all((NameKind.QUEUE, demand.queue) for demand in demands)
+        await self._names.assign_numbers((NameKind.QUEUE, demand.queue) for demand in demands)
         await self._mark_pooled(demands)
         if self._policed and any(demand.queue in self._policed for demand in demands):
             policed = [demand for demand in demands if demand.queue in self._policed]
@@ -125,11 +125,11 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         if not rows:
             # The statements find nothing in a queue with a pause or a quota. `_claim` also finds nothing for sessions
             # with claim groups, or with limits per period.
-            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
+            queues = [self._names.get_number(NameKind.QUEUE, demand.queue) for demand in demands]
             why = (await self._db.fetch("explain_empty_claim", session=session, queues=queues))[0]
             if why["policed"]:
                 # If one queue has a policy they find nothing in any: claim again, each queue in its own way.
-                self._policed |= {self._names.name(queue) for queue in why["policed"]}
+                self._policed |= {self._names.get_name(queue) for queue in why["policed"]}
                 return await self.claim(session, number, demands)
             (self._with_groups.add if why["for_lanes"] else self._with_groups.discard)(session)
             if why["limited"]:
@@ -142,12 +142,12 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         rows: list[asyncpg.Record] = []
         hinted = [demand for demand in demands if demand.runs is not None]
         if hinted:
-            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in hinted]
+            queues = [self._names.get_number(NameKind.QUEUE, demand.queue) for demand in hinted]
             runs = [run for demand in hinted for run in demand.runs or ()]
             rows = await self._db.fetch("claim_hinted", session=session, claim=number, queues=queues, runs=runs)
             demands = [demand for demand in demands if demand.runs is None]
         if demands:
-            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
+            queues = [self._names.get_number(NameKind.QUEUE, demand.queue) for demand in demands]
             limits = [demand.limit for demand in demands]
             began = self._ranks.read_clock()
             found = await self._db.fetch(
@@ -180,7 +180,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
     ) -> list[asyncpg.Record]:
         limits: Counter[int] = Counter()
         for demand in demands:
-            limits[self._names.number(NameKind.QUEUE, demand.queue)] += demand.limit
+            limits[self._names.get_number(NameKind.QUEUE, demand.queue)] += demand.limit
         rows = await self._db.fetch(
             "claim_from_groups", session=session, claim=number, queues=list(limits), limits=list(limits.values())
         )
@@ -196,7 +196,9 @@ class WorkerMixin(QueueMixin, DependencyMixin):
     async def _claim_policed(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         """Claim from queues with a policy that a claim must check."""
         tenants = {
-            demand.tenant: await self._names.find(NameKind.TENANT, demand.tenant) for demand in demands if demand.tenant
+            demand.tenant: await self._names.find_number(NameKind.TENANT, demand.tenant)
+            for demand in demands
+            if demand.tenant
         }
         demands = [demand for demand in demands if demand.tenant is None or tenants[demand.tenant] is not None]
 
@@ -204,7 +206,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session=session))
             if found is None:
                 return []
-            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
+            queues = [self._names.get_number(NameKind.QUEUE, demand.queue) for demand in demands]
             paused = await self._paused(connection, set(queues))
             room = await self._rooms(connection, [tenants.get(demand.tenant or "") for demand in demands])
             scopes = [
@@ -232,16 +234,16 @@ class WorkerMixin(QueueMixin, DependencyMixin):
 
     async def _claim_closely(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         """Claim where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
-        numbers = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
+        numbers = [self._names.get_number(NameKind.QUEUE, demand.queue) for demand in demands]
         policed = await self._db.fetch("policed", queues=numbers)
         if policed:
-            self._policed |= {self._names.name(row["queue"]) for row in policed}
+            self._policed |= {self._names.get_name(row["queue"]) for row in policed}
             return await self.claim(session, number, demands)
         scopes: list[tuple[int, int | None, int]] = []
         for demand in demands:
-            tenant = None if demand.tenant is None else await self._names.find(NameKind.TENANT, demand.tenant)
+            tenant = None if demand.tenant is None else await self._names.find_number(NameKind.TENANT, demand.tenant)
             if demand.tenant is None or tenant is not None:
-                scopes.append((self._names.number(NameKind.QUEUE, demand.queue), tenant, demand.limit))
+                scopes.append((self._names.get_number(NameKind.QUEUE, demand.queue), tenant, demand.limit))
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session=session))
@@ -335,7 +337,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             held, unreadable = build_held_runs(rows, self._names, self._policies)
         except UnknownName:
             # Another process has added a name since the names were read.
-            await self._names.name_all([0])
+            await self._names.load_names([0])
             held, unreadable = build_held_runs(rows, self._names, self._policies)
         await self.complete(unreadable)
         return held
