@@ -75,10 +75,10 @@ _SET = "SELECT set_config('mainspring.tenant', $1, $3), set_config('mainspring.t
 class ReaderRole:
     """The role and its connections, which are opened when the first of them is needed."""
 
-    def __init__(self, engine: Database, there: Database | None = None) -> None:
+    def __init__(self, primary: Database, there: Database | None = None) -> None:
         """``there``: the database that users read from, if the role is made elsewhere: a replica."""
-        self._database = engine
-        self._there = there or engine
+        self._database = primary
+        self._there = there or primary
         self._readers: Database | None = None
         self._opening = asyncio.Lock()
 
@@ -139,7 +139,7 @@ class ReaderRole:
         schema = self._database.schema
 
         async def work(connection: Connection) -> tuple[str, list[str]]:
-            await lock_turn(connection, f"{schema}.wall")
+            await lock_turn(connection, f"{schema}.row_security")
             role: str = await connection.fetchval(_ROLE, schema)
             missing = await _list_missing_rights(connection, schema, role)
             if not missing:
@@ -161,11 +161,11 @@ class ReaderRole:
 class TenantScopedRunner(StatementRunner):
     """The statements in the scope of one tenant."""
 
-    def __init__(self, wall: ReaderRole, engine: Database, names: NameCache, tenant: str) -> None:
-        self.schema = engine.schema
-        self.sql = engine.sql
-        self._reader_role = wall
-        self._database = engine
+    def __init__(self, role: ReaderRole, primary: Database, names: NameCache, tenant: str) -> None:
+        self.schema = primary.schema
+        self.sql = primary.sql
+        self._reader_role = role
+        self._database = primary
         self._names = names
         self._tenant = tenant
 

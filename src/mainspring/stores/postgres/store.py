@@ -168,14 +168,14 @@ class PostgresStore(
         )
 
     def listed_by(self, tenant: str | None) -> Reads:
-        replica, wall = self.replica, self._replica_reader_role
-        if replica is None or wall is None:
+        replica, role = self.replica, self._replica_reader_role
+        if replica is None or role is None:
             return self.seen_by(tenant)
         if tenant is None:
             return PostgresTenantScope(
                 None, ReplicaRunner(replica, replica.database, self._database), self._names, self._policies
             )
-        there = TenantScopedRunner(wall, self._database, self._names, tenant)
+        there = TenantScopedRunner(role, self._database, self._names, tenant)
         return PostgresTenantScope(
             tenant, ReplicaRunner(replica, there, self._scope_to_tenant(tenant)), self._names, self._policies
         )

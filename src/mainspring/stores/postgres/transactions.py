@@ -206,10 +206,10 @@ class HandlerTransaction(WorkerMixin):
 class HandlerStatements(StatementRunner):
     """The store's statements for the end of a transaction that may have begun long ago: they read the current time."""
 
-    def __init__(self, engine: Database) -> None:
-        self.schema = engine.schema
-        now, late = f"{engine.schema}.now_us()", f"{engine.schema}.clock_us()"
-        self.sql = {name: Statement(statement.source.replace(now, late)) for name, statement in engine.sql.items()}
+    def __init__(self, database: Database) -> None:
+        self.schema = database.schema
+        now, late = f"{database.schema}.now_us()", f"{database.schema}.clock_us()"
+        self.sql = {name: Statement(statement.source.replace(now, late)) for name, statement in database.sql.items()}
 
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         raise AssertionError("the caller has the connection")

@@ -80,7 +80,7 @@ class PostgresWakeups:
         self._sent_at = now
         return self._channel, self._message(topics)
 
-    def has_told(self, topics: Collection[str]) -> bool:
+    def has_notified(self, topics: Collection[str]) -> bool:
         """Whether the last commit has notified all of these topics."""
         return self._sent_along.issuperset(topics)
 

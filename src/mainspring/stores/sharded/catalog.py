@@ -72,7 +72,7 @@ class ShardedCatalogMixin(ShardedReadMixin):
     async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
         # The number does not tell the server of the limiter; the other servers have no state for it.
         found = await self._servers.everywhere(lambda store: store.limiter(number, limit))
-        return max(found, key=lambda gate: (gate[0] != LimiterState(), len(gate[1])))
+        return max(found, key=lambda limiter: (limiter[0] != LimiterState(), len(limiter[1])))
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
         return await self._servers.spread(runs, self._servers.of_id, PostgresStore.held, lambda found: found is None)

@@ -23,9 +23,9 @@ class ShardedWakeups:
 
     def notify(self, topics: Collection[str]) -> None:
         """Notify through one server: one whose commit has sent the notification already, or the first available one."""
-        told = [part for part in self.parts if part.has_told(topics)]
+        notified = [part for part in self.parts if part.has_notified(topics)]
         there = [part for part in self.parts if part.reaches_others]
-        (told or there or self.parts)[0].notify(topics)
+        (notified or there or self.parts)[0].notify(topics)
 
     def listen(self, topics: Collection[str]) -> LocalWakeup:
         return self._local.listen(topics)

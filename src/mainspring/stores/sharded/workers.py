@@ -102,9 +102,9 @@ class ShardedWorkerMixin(ShardedMixin):
         if not alive:
             return next(iter(heartbeats.values()))
         lost: list[RunId] = []
-        buried = [server for server, heartbeat in heartbeats.items() if not heartbeat.alive]
-        if buried:
-            lost += await self._bring_back(session, ttl, held, next(iter(alive)), buried)
+        expired = [server for server, heartbeat in heartbeats.items() if not heartbeat.alive]
+        if expired:
+            lost += await self._bring_back(session, ttl, held, next(iter(alive)), expired)
         lost += self._unheard(session, ttl, held, alive, sent)
         return HeartbeatAnswer(
             now=max(heartbeat.now for heartbeat in alive.values()),
@@ -116,7 +116,7 @@ class ShardedWorkerMixin(ShardedMixin):
         )
 
     async def _bring_back(
-        self, session: SessionId, ttl: Micros, held: Collection[RunId], knows: Server, buried: Sequence[Server]
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], knows: Server, expired: Sequence[Server]
     ) -> list[RunId]:
         """Register the session again on servers that are new or were unavailable for a lease.
 
@@ -126,7 +126,7 @@ class ShardedWorkerMixin(ShardedMixin):
         if view is None:
             return []
         lost: list[RunId] = []
-        for server in buried:
+        for server in expired:
             # Where the session had expired, its runs are being given to other workers. On a new server it never
             # expired.
             if await server.ask(partial(PostgresStore.adopt_session, session=view, ttl=ttl)):

@@ -1144,7 +1144,7 @@ $$;
 
 -- Row-level security ------------------------------------------------------------------------------------------------------
 --
--- A second barrier between tenants. It binds every role that does not own the tables; wall.py makes the role that reads for
+-- A second barrier between tenants. It binds every role that does not own the tables; row_security.py makes the role that reads for
 -- people. The tenant scope is a setting of the connection: the number of a tenant, and its name for tables that store only
 -- that. Without the setting no row is visible. Only reading is allowed.
 --

@@ -196,11 +196,11 @@ DELETE FROM mainspring.outbox_cursor WHERE reader = :reader
 
 -- name: events
 -- No event that a running transaction could still precede: its events get its xid or a later one.
-WITH seen AS MATERIALIZED (
+WITH cursor AS MATERIALIZED (
     SELECT xid, position FROM mainspring.outbox_cursor WHERE reader = :reader
 )
 SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs, o.tasks, o.queues FROM mainspring.outbox o
-WHERE (o.xid, o.id) > ((SELECT xid FROM seen), (SELECT position FROM seen))
+WHERE (o.xid, o.id) > ((SELECT xid FROM cursor), (SELECT position FROM cursor))
   AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY o.xid, o.id LIMIT :limit
 

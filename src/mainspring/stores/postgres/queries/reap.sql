@@ -1,7 +1,7 @@
 -- name: expire_sessions
 -- Sessions whose lease has expired. The row lock serializes this with their last heartbeat. A session that a claim or a heartbeat has
 -- locked is skipped until the next call, so that a frozen process does not delay the others.
-WITH buried AS (
+WITH expired AS (
     UPDATE mainspring.session SET live = false, ended_at = now
     FROM (SELECT mainspring.now_us() AS now) AS clock
     WHERE id = ANY (ARRAY(
@@ -9,7 +9,7 @@ WITH buried AS (
     RETURNING id, kind, ended_at
 )
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
-SELECT ended_at, 'worker.lost', 0, array_agg(lpad(to_hex(id), 32, '0')::uuid) FROM buried
+SELECT ended_at, 'worker.lost', 0, array_agg(lpad(to_hex(id), 32, '0')::uuid) FROM expired
 WHERE kind = :WORKER AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY ended_at
 
 -- name: lost_runs

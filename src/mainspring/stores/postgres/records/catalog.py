@@ -441,12 +441,12 @@ class CatalogMixin(ReadMixin):
         return sorted(minutes, key=lambda minute: (minute.at, minute.queue))
 
     async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
-        whose = await self._scope_number(tenant)
-        if whose is None and queue is None:
+        tenant_number = await self._scope_number(tenant)
+        if tenant_number is None and queue is None:
             rows = await self._db.fetch("loads", since=since, until=until)
         else:
             rows = await self._db.fetch(
-                "loads_by_tenant", since=since, until=until, tenant=whose, queue=await self._queue_number(queue)
+                "loads_by_tenant", since=since, until=until, tenant=tenant_number, queue=await self._queue_number(queue)
             )
         return [Load(at=row["at"], queued=row["queued"], running=row["running"], lag=row["lag"]) for row in rows]
 

@@ -38,7 +38,7 @@ class CoordinationMixin(PostgresMixin):
         async def work(connection: Connection) -> Membership:
             now = await connection.fetchval(*self._db.sql["renew"].bind(member=member, ttl=ttl))
             if now is None:
-                raise Fenced(f"member {member} was buried: its lease ran out")
+                raise Fenced(f"the lease of member {member} has expired")
             await connection.execute(*self._db.sql["expire_members"].bind())
             members = await connection.fetch(*self._db.sql["members"].bind())
             owned = await connection.fetch(*self._db.sql["owned"].bind(member=member))

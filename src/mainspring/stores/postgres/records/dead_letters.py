@@ -24,7 +24,7 @@ class DeadLetterMixin(PostgresMixin):
 
     async def _watch(self, connection: Connection) -> int:
         sql = self._db.sql
-        if not await connection.fetchval(*sql["try_lock"].bind(name=f"{self._db.schema}.undertaker")):
+        if not await connection.fetchval(*sql["try_lock"].bind(name=f"{self._db.schema}.dead_letters")):
             return 0
         alarms = 0
         rows = await connection.fetch(*sql["new_dead_letters"].bind(behind=_BEHIND))

@@ -74,7 +74,7 @@ class PostgresHealth:
         self._retention = retention
         self._pooled: Finding | None = None
         #: Since when each standby snapshot has held back vacuum, as first seen here.
-        self._standing: dict[tuple[str, str], Micros] = {}
+        self._snapshots_since: dict[tuple[str, str], Micros] = {}
         self._sql: Mapping[str, Statement] = load_statements(schema, ["health"])
 
     async def examine(self) -> Examination:
@@ -271,9 +271,9 @@ class PostgresHealth:
         """Return transactions that hold back vacuum. A standby's age counts from when its snapshot was first seen."""
         rows, now = await self._all(connection, "transactions"), self._clock.monotonic()
         seen = {(row["who"], row["snapshot"]): now for row in rows if row["snapshot"]}
-        self._standing = {key: self._standing.get(key, now) for key in seen}
+        self._snapshots_since = {key: self._snapshots_since.get(key, now) for key in seen}
         for row in rows:
-            row["age"] += now - self._standing.get((row["who"], row["snapshot"]), now)
+            row["age"] += now - self._snapshots_since.get((row["who"], row["snapshot"]), now)
         return rows
 
     async def _tables(self, connection: Connection, now: Instant) -> list[Finding]:
@@ -321,7 +321,7 @@ class PostgresHealth:
         if not left:
             return found("row-level security", "people read through a role that is bound to their tenant")
         advice = "have an administrator run: " + " ".join(f"{statement};" for statement in left)
-        return warned("row-level security", "the role for it is missing: one wall instead of two", advice)
+        return warned("row-level security", "the role for it is missing: only the queries separate tenants", advice)
 
     async def _signs(self, connection: Connection, now: Instant) -> Signs:
         unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
@@ -580,7 +580,9 @@ def _indexes(there: Mapping[str, bool], schema: str) -> Finding:
     invalid = sorted(name for name, valid in there.items() if not valid)
     if missing:
         says = f"{len(missing)} are missing: {', '.join(missing[:5])}"
-        return blamed("indexes", says, "make them anew as the migrations do; without them every claim reads the table")
+        return blamed(
+            "indexes", says, "create them again as the migrations do; without them every claim reads the table"
+        )
     if invalid:
         says = f"{len(invalid)} are not valid: {', '.join(invalid[:5])}"
         return blamed("indexes", says, f"REINDEX INDEX {schema}.{invalid[0]}")

@@ -72,7 +72,9 @@ async def _promote(connection: Connection, address: str, schema: str, clock: Clo
     last = None
     if await connection.fetchval("SELECT pg_is_in_recovery()"):
         if not await connection.fetchval("SELECT pg_promote(true, $1)", _PATIENCE):
-            raise StoreUnavailable(f"{address} was told to become the primary, and is not yet after {_PATIENCE} s")
+            raise StoreUnavailable(
+                f"{address} was asked to become the primary, and is not the primary after {_PATIENCE} s"
+            )
         last = await connection.fetchval(_LAST)
         before = await connection.fetchval(f"SELECT store_epoch FROM {schema}.meta")
     promoted = Promoted(

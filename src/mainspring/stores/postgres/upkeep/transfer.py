@@ -468,8 +468,8 @@ class PostgresTarget:
         }
 
     def _attempt(self, row: Row) -> Mapping[str, Any]:
-        told = ("number", "session", "started_at", "ended_at", "reason", "error", "cpu", "units")
-        columns = ("run_id", "fence", "job_id", *told)
+        reported = ("number", "session", "started_at", "ended_at", "reason", "error", "cpu", "units")
+        columns = ("run_id", "fence", "job_id", *reported)
         return {
             **{name: row[name] for name in columns},
             "outcome": OUTCOME_CODES[Outcome(row["outcome"])],

@@ -226,8 +226,8 @@ class LimiterMixin(PostgresMixin):
         """Write the decisions; return how many runs were queued, by queue. New runs are in the tables by now."""
         passing = [one for one in decisions.passing if one.id not in decisions.is_new]
         if passing:
-            told = [one.id for one in passing if one.is_silent]
-            await connection.execute(*self._db.sql["queue_runs"].bind(runs=[one.id for one in passing], silent=told))
+            silent = [one.id for one in passing if one.is_silent]
+            await connection.execute(*self._db.sql["queue_runs"].bind(runs=[one.id for one in passing], silent=silent))
         waits = {run: number for run, number in decisions.waits.items() if run not in decisions.is_new}
         if waits:
             await connection.execute(
