@@ -2,7 +2,7 @@
 
     python -m tools.upgrade COMMIT [--seconds 20]
 
-The commit must have the migration 0001_schema.sql: stores of the checkouts before it cannot be upgraded.
+The commit must have the migration 0001_store.sql: stores of the checkouts before it cannot be upgraded.
 The older one is checked out beside this tree, run with the same libraries, and removed again. Its scheduler, worker and
 a client start first; then this program migrates the schema, and its own three join. It says who did how much, what is
 left undone, and whether the ticks of a cron are whole.

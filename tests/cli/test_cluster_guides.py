@@ -41,7 +41,7 @@ def test_the_commands_on_the_page_about_upgrades_work(postgres_database: str, tm
         text=True,
         check=False,
     )
-    assert "0001_schema.sql: breaking: older programs cannot use this schema" in found.stdout
+    assert "0001_store.sql: breaking: older programs cannot use this schema" in found.stdout
     assert "the schema is up to date" in found.stdout
 
 

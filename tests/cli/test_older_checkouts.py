@@ -29,12 +29,12 @@ if __name__ == "__main__":
     asyncio.run(main())
 """
 # The tables that a start reads, as the last of these checkouts made them.
-SQLITE = "CREATE TABLE meta (schema_version INTEGER); INSERT INTO meta VALUES (23)"
+SQLITE = "PRAGMA application_id = 1297305682; CREATE TABLE meta (schema_version INTEGER); INSERT INTO meta VALUES (1)"
 POSTGRES = """
 CREATE SCHEMA mainspring;
 CREATE TABLE mainspring.meta (shards integer);
 CREATE TABLE mainspring.migration (version integer PRIMARY KEY, name text NOT NULL, needs integer);
-INSERT INTO mainspring.migration VALUES (1, '0001_engine.sql', 1), (28, '0028_task.sql', 0);
+INSERT INTO mainspring.migration VALUES (1, '0001_schema.sql', 1);
 """
 
 

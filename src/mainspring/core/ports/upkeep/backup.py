@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.restored import RestoreRecord, Unfinished
 
 #: The format version of the file. A program refuses other versions; checkouts before the first release wrote version 1.
-FORMAT = 2
+FORMAT = 3
 #: How many session numbers and event positions are skipped after a restore, so that none issued after the backup is
 #: issued again.
 LEFT_OUT = 1 << 20

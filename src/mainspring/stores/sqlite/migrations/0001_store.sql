@@ -7,8 +7,8 @@
 -- A run writes rows and index entries only for the features that it uses. So the indexes by tenant leave out the tenant
 -- "default": where it is the only one, its rows are found by their ids and ranks.
 
--- "MSPR": with it connection.py recognizes a file of Mainspring. Files from before the first release lack it.
-PRAGMA application_id = 1297305682;
+-- "MSP1": with it connection.py recognizes a file of Mainspring. Files from before the first release lack it.
+PRAGMA application_id = 1297305649;
 
 
 -- The store ---------------------------------------------------------------------------------------------------------------
@@ -686,3 +686,10 @@ CREATE TABLE budget (
     held   INTEGER NOT NULL DEFAULT 0,           -- something is paused because of it
     UNIQUE (tenant, name)
 ) STRICT, WITHOUT ROWID;
+
+-- The generations of the file: file_guard.py compares them with the header to detect a file that was overwritten.
+
+CREATE TABLE file_generation (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    stamp  INTEGER NOT NULL                      -- random; the header's user_version while it is the newest
+) STRICT;
