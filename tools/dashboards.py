@@ -70,7 +70,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
                 (("max(mainspring_scheduled_runs)", "scheduled"), ("max(mainspring_blocked_runs)", "blocked")),
             ),
             _panel("Come a second", "max by (queue) (mainspring_queue_arrivals_per_second)", "{{queue}}", "reqps"),
-            _panel("End a second", "max by (queue) (mainspring_queue_ends_per_second)", "{{queue}}", "reqps"),
+            _panel("End a second", "max by (queue) (mainspring_queue_completions_per_second)", "{{queue}}", "reqps"),
             _panel("Lateness of starts, p99", "mainspring:start_lateness_seconds:p99", "{{queue}}", "s", 10),
             Panel(
                 "Workers: there and wanted",
@@ -79,7 +79,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
                     ("max by (queue) (mainspring_recommended_workers)", "{{queue}} wanted"),
                 ),
             ),
-            _panel("Hints not brought", "max by (queue) (mainspring_engine_hints)", "{{queue}}"),
+            _panel("Hints not brought", "max by (queue) (mainspring_broker_hints)", "{{queue}}"),
             _panel("Retries a second", "sum by (task) (rate(mainspring_retries_total[5m]))", "{{task}}", "reqps"),
         ],
     ),
@@ -98,7 +98,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             _panel(
                 "Outcomes not reported", "sum by (instance) (mainspring_worker_unreported_outcomes)", "{{instance}}"
             ),
-            _panel("Outcomes that came too late", "sum(rate(mainspring_fenced_outcomes_total[5m]))", unit="reqps"),
+            _panel("Outcomes that came too late", "sum(rate(mainspring_stale_outcomes_total[5m]))", unit="reqps"),
             _panel(
                 "Runs in a claim",
                 "sum(rate(mainspring_store_call_runs_sum{call='claim'}[5m]))"
@@ -190,9 +190,9 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
             ),
             _panel(
                 "Engine round trips",
-                "sum by (engine) (rate(mainspring_dispatch_round_trip_seconds_sum[5m]))"
-                " / sum by (engine) (rate(mainspring_dispatch_round_trip_seconds_count[5m]))",
-                "{{engine}}",
+                "sum by (broker) (rate(mainspring_dispatch_round_trip_seconds_sum[5m]))"
+                " / sum by (broker) (rate(mainspring_dispatch_round_trip_seconds_count[5m]))",
+                "{{broker}}",
                 "s",
             ),
         ],

@@ -3,7 +3,7 @@
 python -m tools.metrics_reference > docs/reference/metrics.md
 """
 
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Metric, MetricKind, Whose
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Metric, MetricKind, Scope
 
 _HEAD = """# Metrics
 
@@ -25,24 +25,24 @@ of Prometheus. An API and `up` use their own port. A scheduler or worker that ru
 """
 
 _TITLES = {
-    Whose.PROCESS: "Every process",
-    Whose.WORK: "Runs that go through a process",
-    Whose.WORKER: "Workers",
-    Whose.SCHEDULER: "Schedulers",
-    Whose.API: "APIs",
-    Whose.ENGINES: "Brokers",
-    Whose.FLEET: "The fleet",
-    Whose.STORE: "The store",
+    Scope.PROCESS: "Every process",
+    Scope.WORK: "Runs that go through a process",
+    Scope.WORKER: "Workers",
+    Scope.SCHEDULER: "Schedulers",
+    Scope.API: "APIs",
+    Scope.BROKERS: "Brokers",
+    Scope.FLEET: "The fleet",
+    Scope.STORE: "The store",
 }
 
 
 def page() -> str:
     parts = [_HEAD]
-    for whose, title in _TITLES.items():
-        metrics = [metric for metric in ALL if metric.whose is whose]
-        if whose is Whose.PROCESS:
+    for scope, title in _TITLES.items():
+        metrics = [metric for metric in ALL if metric.scope is scope]
+        if scope is Scope.PROCESS:
             metrics += STANDARD
-        parts.append(f"## {title}\n\nReported by {whose.value}.\n\n" + _table(metrics))
+        parts.append(f"## {title}\n\nReported by {scope.value}.\n\n" + _table(metrics))
     return "\n".join(parts)
 
 
@@ -59,7 +59,7 @@ def _unit(metric: Metric) -> str:
 
 
 def _meaning(metric: Metric) -> str:
-    return metric.says + (" Only with `metrics.tenants`." if metric.on_request else "")
+    return metric.description + (" Only with `metrics.tenants`." if metric.on_request else "")
 
 
 if __name__ == "__main__":

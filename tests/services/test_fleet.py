@@ -29,7 +29,7 @@ from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.core.ports.storage.slos import SloResult
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.runtime.metrics.declared import ALL, Whose
+from mainspring.core.runtime.metrics.declared import ALL, Scope
 from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.store import Demand
@@ -237,7 +237,7 @@ async def test_labels_with_user_defined_names_have_a_bounded_number_of_values(wa
         (metric.name.removesuffix("_total"), label)
         for metric in ALL
         for label in metric.labels
-        if label in ("task", "tenant", "queue") and metric.whose is not Whose.WORKER
+        if label in ("task", "tenant", "queue") and metric.scope is not Scope.WORKER
     ]
     assert [name for name in named if "other" not in values[name]] == []
 

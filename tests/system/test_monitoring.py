@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind, Whose
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind, Scope
 from tests.support.load import PAUSE_SECONDS
 from tests.support.monitoring import Monitoring
 from tests.support.processes import kill
@@ -112,9 +112,9 @@ def test_a_page_names_the_problem_of_every_queue(amtool: str, tmp_path: Path, qu
 
 #: The metrics that each role has.
 _OF_ROLE = {
-    "api": {Whose.PROCESS, Whose.WORK, Whose.API, Whose.FLEET},
-    "scheduler": {Whose.PROCESS, Whose.WORK, Whose.SCHEDULER, Whose.FLEET, Whose.STORE},
-    "worker": {Whose.PROCESS, Whose.WORK, Whose.WORKER},
+    "api": {Scope.PROCESS, Scope.WORK, Scope.API, Scope.FLEET},
+    "scheduler": {Scope.PROCESS, Scope.WORK, Scope.SCHEDULER, Scope.FLEET, Scope.STORE},
+    "worker": {Scope.PROCESS, Scope.WORK, Scope.WORKER},
 }
 
 
@@ -146,16 +146,16 @@ async def test_every_metric_of_every_role_is_declared_and_passes_the_lint(
             assert types.keys() <= declared.keys()
             for name, kind in types.items():
                 assert declared[name].kind == MetricKind(kind)
-                assert declared[name].whose in whose, (role, name)
+                assert declared[name].scope in whose, (role, name)
             seen |= types.keys()
     # The others need a sink, a broker, requests by Kafka, an archive, a log store, a standby, more rights in
     # PostgreSQL, or SQLite. A table that was never vacuumed has no age.
     missing = {metric.name for metric in (*ALL, *STANDARD)} - seen - {"mainspring_store_vacuum_age_seconds"}
-    elsewhere = {metric.name for metric in ALL if metric.whose is Whose.ENGINES}
+    elsewhere = {metric.name for metric in ALL if metric.scope is Scope.BROKERS}
     assert missing == elsewhere | {
         "mainspring_archive_failing",
         "mainspring_archive_waiting_parts",
-        "mainspring_engine_hints",
+        "mainspring_broker_hints",
         "mainspring_events_lag_seconds",
         "mainspring_ingest_made_total",
         "mainspring_ingest_refused_total",

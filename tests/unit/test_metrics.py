@@ -160,14 +160,14 @@ def test_metric_names_follow_the_conventions_of_prometheus() -> None:
     for metric in ALL:
         assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
         assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM), metric.name
-        assert metric.says.endswith("."), metric.name
+        assert metric.description.endswith("."), metric.name
 
 
 def test_every_label_has_a_bounded_set_of_values() -> None:
     bounded = {
         *("version", "roles", "state", "outcome", "call", "why", "change", "operation", "status", "kind"),
         # One value for each configured server, sink or table.
-        *("engine", "sink", "server", "table"),
+        *("broker", "sink", "server", "table"),
         # Values beyond ``metrics.max_names`` are counted as other.
         *("task", "queue", "tenant"),
     }
@@ -185,7 +185,7 @@ def test_help_texts_contain_no_markdown() -> None:
     book.put(declared.BEHIND, 1, "kafka")
     text = Exporter().print(book).decode()
     assert (
-        "# HELP mainspring_events_lag_seconds How old the oldest event is that a sink has not got; 0: it has all."
+        "# HELP mainspring_events_lag_seconds Age of the oldest event that a sink has not received; 0 if it has all."
         in text
     )
 

@@ -149,7 +149,7 @@ class GuardedBroker:
             self.outages += 1
             if self._clock.monotonic() - self._closed_at >= _STEADY:
                 self._pause = 0
-            _log.warning("engine away: claiming from the store", engine=self.engine.kind, error=str(error))
+            _log.warning("broker unavailable, claiming from the store", broker=self.engine.kind, error=str(error))
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
         self._probe_at = self._clock.monotonic() + self._pause
 
@@ -157,7 +157,7 @@ class GuardedBroker:
         if not self._closed:
             self._closed = True
             self._closed_at = self._clock.monotonic()
-            _log.info("engine answers again", engine=self.engine.kind)
+            _log.info("broker available again", broker=self.engine.kind)
 
 
 class Brokers:

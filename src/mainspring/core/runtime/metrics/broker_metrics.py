@@ -23,5 +23,5 @@ def export_brokers(brokers: Brokers | None, book: Exposition) -> None:
     for name, engine in ({} if brokers is None else brokers.named()).items():
         for metric, count in _COUNTED:
             book.put(metric, count(engine), name)
-        book.put(declared.ENGINE_UP, 0 if engine.away else 1, name)
+        book.put(declared.BROKER_UP, 0 if engine.away else 1, name)
         book.sums(declared.ROUND_TRIP, engine.calls, engine.busy / SECOND, name)

@@ -25,25 +25,25 @@ class MetricKind(StrEnum):
     SUMMARY = "summary"
 
 
-class Whose(StrEnum):
+class Scope(StrEnum):
     """The subject of a metric, and so which processes report it."""
 
-    PROCESS = "every process, of itself"
-    WORK = "processes that work, submit or settle, of what they did"
-    WORKER = "workers, of themselves"
-    SCHEDULER = "schedulers, of themselves"
-    API = "APIs, of themselves"
-    ENGINES = "processes with an engine, of what they had to do with it"
-    FLEET = "schedulers and APIs, of the whole fleet"
-    STORE = "schedulers, of the store"
+    PROCESS = "every process, about itself"
+    WORK = "processes that submit, claim or complete runs, about these"
+    WORKER = "workers, about themselves"
+    SCHEDULER = "schedulers, about themselves"
+    API = "APIs, about themselves"
+    BROKERS = "processes with a broker, about their use of it"
+    FLEET = "schedulers and APIs, about the whole fleet"
+    STORE = "schedulers, about the store"
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: MetricKind
-    whose: Whose
+    scope: Scope
     #: The description: one sentence, in Markdown for the reference.
-    says: str
+    description: str
     labels: tuple[str, ...] = ()
     #: Histograms only: the upper bounds of the buckets.
     buckets: tuple[float, ...] = ()
@@ -53,7 +53,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def plain(self) -> str:
         """The description without Markdown."""
-        return _LINK.sub(r"\1", self.says).replace("`", "")
+        return _LINK.sub(r"\1", self.description).replace("`", "")
 
     @property
     def unit(self) -> str:
@@ -65,317 +65,335 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 ALL: list[Metric] = []
 
 
-def _declare(whose: Whose, kind: MetricKind, name: str, says: str, *labels: str, **more: object) -> Metric:
+def _declare(scope: Scope, kind: MetricKind, name: str, description: str, *labels: str, **more: object) -> Metric:
     metric = msgspec.convert(
-        {"name": f"mainspring_{name}", "kind": kind, "whose": whose, "says": says, "labels": labels, **more}, Metric
+        {
+            "name": f"mainspring_{name}",
+            "kind": kind,
+            "scope": scope,
+            "description": description,
+            "labels": labels,
+            **more,
+        },
+        Metric,
     )
     ALL.append(metric)
     return metric
 
 
-def _counter(whose: Whose, name: str, says: str, *labels: str, on_request: bool = False) -> Metric:
-    return _declare(whose, MetricKind.COUNTER, name, says, *labels, on_request=on_request)
+def _counter(scope: Scope, name: str, description: str, *labels: str, on_request: bool = False) -> Metric:
+    return _declare(scope, MetricKind.COUNTER, name, description, *labels, on_request=on_request)
 
 
-def _gauge(whose: Whose, name: str, says: str, *labels: str) -> Metric:
-    return _declare(whose, MetricKind.GAUGE, name, says, *labels)
+def _gauge(scope: Scope, name: str, description: str, *labels: str) -> Metric:
+    return _declare(scope, MetricKind.GAUGE, name, description, *labels)
 
 
-def _histogram(whose: Whose, name: str, says: str, *labels: str, buckets: tuple[float, ...]) -> Metric:
-    return _declare(whose, MetricKind.HISTOGRAM, name, says, *labels, buckets=buckets)
+def _histogram(scope: Scope, name: str, description: str, *labels: str, buckets: tuple[float, ...]) -> Metric:
+    return _declare(scope, MetricKind.HISTOGRAM, name, description, *labels, buckets=buckets)
 
 
-BUILD = _gauge(Whose.PROCESS, "build_info", "1, with what runs here.", "version", "roles")
-PROCESS_CLOCK = _gauge(
-    Whose.PROCESS,
-    "process_clock_offset_seconds",
-    "How far this node's clock is ahead of the store's; missing where the store has the same clock.",
+BUILD = _gauge(
+    Scope.PROCESS,
+    "build_info",
+    "Always 1; the labels are the version and the roles of this process.",
+    "version",
+    "roles",
 )
-POOL = _gauge(Whose.PROCESS, "pool_connections", "Connections to PostgreSQL that are open, used or idle.", "state")
-POOL_LIMIT = _gauge(Whose.PROCESS, "pool_connections_limit", "How many there may be.")
-POOL_WAITING = _gauge(Whose.PROCESS, "pool_waiting_calls", "Calls that wait for a connection right now.")
+PROCESS_CLOCK = _gauge(
+    Scope.PROCESS,
+    "process_clock_offset_seconds",
+    "How far this node's clock is ahead of the store's; missing if the store uses the same clock.",
+)
+POOL = _gauge(Scope.PROCESS, "pool_connections", "Open connections to PostgreSQL, by state: used or idle.", "state")
+POOL_LIMIT = _gauge(Scope.PROCESS, "pool_connections_limit", "Maximum number of connections of the pool.")
+POOL_WAITING = _gauge(Scope.PROCESS, "pool_waiting_calls", "Calls that are waiting for a connection.")
 SPANS = _counter(
-    Whose.PROCESS,
+    Scope.PROCESS,
     "trace_spans_total",
-    "Spans of [traces](../operate/tracing.md) that went to the collector, or were dropped: it was away, or they came"
-    " too fast.",
+    "Spans of [traces](../operate/tracing.md), sent to the collector or dropped because it was unavailable or "
+    "the queue was full.",
     "outcome",
 )
 
-SUBMITTED = _counter(Whose.WORK, "submitted_runs_total", "Runs that were submitted here and are new.", "task")
-KNOWN = _counter(
-    Whose.WORK, "known_submits_total", "Submits of an id or an idempotency key that was known: nothing was done."
+SUBMITTED = _counter(Scope.WORK, "submitted_runs_total", "New runs submitted by this process.", "task")
+DUPLICATES = _counter(
+    Scope.WORK,
+    "duplicate_submits_total",
+    "Submits with an id or an idempotency key that was used before; they changed nothing.",
 )
 CALL_SECONDS = _histogram(
-    Whose.WORK,
+    Scope.WORK,
     "store_call_seconds",
-    "How long calls of the store took that move runs; each is one commit.",
+    "Duration of store calls that change runs; each call is one commit.",
     "call",
     buckets=_CALLS,
 )
 CALL_RUNS = _histogram(
-    Whose.WORK, "store_call_runs", "How many runs such a call moved; of empty ones nothing.", "call", buckets=_SIZES
+    Scope.WORK, "store_call_runs", "Runs per store call; calls without runs are not counted.", "call", buckets=_SIZES
 )
-CALL_FAILURES = _counter(
-    Whose.WORK, "store_call_failures_total", "Such calls that the store did not answer, or not in time.", "call"
-)
-ATTEMPTS = _counter(Whose.WORK, "attempts_total", "Attempts that ended, as the store has heard.", "task", "outcome")
+CALL_FAILURES = _counter(Scope.WORK, "store_call_failures_total", "Store calls that failed or timed out.", "call")
+ATTEMPTS = _counter(Scope.WORK, "attempts_total", "Completed attempts that the store accepted.", "task", "outcome")
 ENDED = _counter(
-    Whose.WORK,
+    Scope.WORK,
     "ended_runs_total",
-    "Runs that ended. Those without an attempt (cancelled, skipped, past their deadline) are told by a scheduler, about"
-    " 15 s later.",
+    "Completed runs. Runs without an attempt (cancelled, skipped, past their deadline) are counted by a "
+    "scheduler, about 15 s later.",
     "task",
     "state",
 )
 RETRIES = _counter(
-    Whose.WORK, "retries_total", "Attempts after whose error, timeout or loss the run is tried again.", "task"
+    Scope.WORK, "retries_total", "Attempts that are retried after an error, a timeout or a loss.", "task"
 )
-FENCED = _counter(
-    Whose.WORK, "fenced_outcomes_total", "Outcomes that came too late: the run was somebody else's already."
-)
+STALE = _counter(Scope.WORK, "stale_outcomes_total", "Outcomes rejected as stale: a newer attempt had the run.")
 LATENESS = _histogram(
-    Whose.WORK,
+    Scope.WORK,
     "start_lateness_seconds",
-    "How long after it could have an attempt started: after it was due, or after a limit, a key or a pause let it go,"
-    " or an attempt gave it back.",
+    "Start delay of attempts: since the run was due, since a limit, a key or a pause released it, or since its"
+    " last attempt returned it.",
     "queue",
     buckets=_LATE,
 )
-DURATION = _histogram(
-    Whose.WORK, "attempt_seconds", "How long an attempt took, from its claim to its end.", "task", buckets=_WORK
-)
+DURATION = _histogram(Scope.WORK, "attempt_seconds", "Duration of attempts, from claim to end.", "task", buckets=_WORK)
 TENANT_SUBMITTED = _counter(
-    Whose.WORK, "tenant_submitted_runs_total", "Runs that were submitted here and are new.", "tenant", on_request=True
+    Scope.WORK, "tenant_submitted_runs_total", "New runs submitted by this process.", "tenant", on_request=True
 )
 TENANT_ATTEMPTS = _counter(
-    Whose.WORK, "tenant_attempts_total", "Attempts that ended.", "tenant", "outcome", on_request=True
+    Scope.WORK, "tenant_attempts_total", "Completed attempts.", "tenant", "outcome", on_request=True
 )
 
-SLOTS = _gauge(Whose.WORKER, "worker_slots", "How many runs of a queue it runs at once.", "queue")
-SLOTS_USED = _gauge(Whose.WORKER, "worker_used_slots", "How many of them are taken.", "queue")
-UNREPORTED = _gauge(Whose.WORKER, "worker_unreported_outcomes", "Outcomes that the store has not heard of yet.")
+SLOTS = _gauge(Scope.WORKER, "worker_slots", "Slots per queue: how many runs this worker executes at once.", "queue")
+SLOTS_USED = _gauge(Scope.WORKER, "worker_used_slots", "Slots in use per queue.", "queue")
+UNREPORTED = _gauge(Scope.WORKER, "worker_unreported_outcomes", "Outcomes that were not yet reported to the store.")
 WORKER_MARGIN = _gauge(
-    Whose.WORKER,
+    Scope.WORKER,
     "worker_lease_margin_seconds",
-    "How long its lease is good if no beat is answered from now on; 0: it has none.",
+    "Time until the lease ends if no heartbeat is answered from now on; 0 without a lease.",
 )
-CHILDREN = _gauge(Whose.WORKER, "worker_child_processes", "Child processes for sync tasks that live.")
-LEASES_LOST = _counter(Whose.WORKER, "worker_lost_leases_total", "How often it lost its lease with all it ran.")
+CHILDREN = _gauge(Scope.WORKER, "worker_child_processes", "Running child processes for sync tasks.")
+LEASES_LOST = _counter(
+    Scope.WORKER, "worker_lost_leases_total", "Leases that this worker lost, with all runs it was executing."
+)
 
 ARCHIVE_WAITING = _gauge(
-    Whose.SCHEDULER,
+    Scope.SCHEDULER,
     "archive_waiting_parts",
-    "Parts of history that are kept beyond their time until they are [archived](../operate/retention.md).",
+    "Parts of history that are kept beyond their retention until they are [archived](../operate/retention.md).",
 )
 ARCHIVE_FAILING = _gauge(
-    Whose.SCHEDULER,
+    Scope.SCHEDULER,
     "archive_failing",
-    "1 while the archive cannot be written or is damaged: what is not there is kept.",
+    "1 if the archive is damaged or cannot be written; history is then kept.",
 )
 RUN_LOGS_TAKEN = _counter(
-    Whose.SCHEDULER, "run_logs_taken_total", "Logs of ended runs that went [out of the store](../guides/run-logs.md)."
+    Scope.SCHEDULER, "run_logs_taken_total", "Logs of completed runs moved [out of the store](../guides/run-logs.md)."
 )
 RUN_LOGS_FAILED = _counter(
-    Whose.SCHEDULER,
+    Scope.SCHEDULER,
     "run_logs_failed_total",
-    "How often one could not be put there: it stays in the store, and is tried again.",
+    "Failed attempts to move a log; it stays in the store and is retried.",
 )
 RUN_LOGS_WAITING = _gauge(
-    Whose.SCHEDULER, "run_logs_waiting_seconds", "For how long the one has waited that waits longest; 0: none does."
+    Scope.SCHEDULER, "run_logs_waiting_seconds", "Age of the oldest log that waits to be moved; 0 if none waits."
 )
-SHARDS_HERE = _gauge(Whose.SCHEDULER, "scheduler_shards", "Shards that this process owns right now.")
+SHARDS_HERE = _gauge(Scope.SCHEDULER, "scheduler_shards", "Shards that this process owns.")
 SCHEDULER_MARGIN = _gauge(
-    Whose.SCHEDULER,
+    Scope.SCHEDULER,
     "scheduler_lease_margin_seconds",
-    "How long it may act on its shards if no renewal is answered from now on; 0: it may not.",
+    "Time until this process stops acting on its shards if no renewal is answered from now on; 0 without a lease.",
 )
-WHEEL = _gauge(Whose.SCHEDULER, "scheduler_wheel_entries", "Due times and planned ticks in its timing wheel.")
-STAGED = _counter(Whose.SCHEDULER, "staged_runs_total", "Scheduled runs that it queued since their time had come.")
-FIRED = _counter(Whose.SCHEDULER, "fired_ticks_total", "Ticks of recurring jobs that it fired.")
+WHEEL = _gauge(Scope.SCHEDULER, "scheduler_wheel_entries", "Due times and planned ticks in the timing wheel.")
+STAGED = _counter(Scope.SCHEDULER, "staged_runs_total", "Scheduled runs that were queued when they came due.")
+FIRED = _counter(Scope.SCHEDULER, "fired_ticks_total", "Fired ticks of recurring jobs.")
 FIRE_LATENESS = _histogram(
-    Whose.SCHEDULER, "fire_lateness_seconds", "How long after its time a recurring job fired.", buckets=_LATE
+    Scope.SCHEDULER, "fire_lateness_seconds", "Delay between the time of a tick and its firing.", buckets=_LATE
 )
 REAPED = _counter(
-    Whose.SCHEDULER,
+    Scope.SCHEDULER,
     "reaped_runs_total",
-    "Runs that it gave to others or ended: of dead workers, over their time, expired.",
+    "Runs requeued or ended by the reaper: of expired sessions, overdue, or expired.",
     "why",
 )
 SLO_CHANGES = _counter(
-    Whose.SCHEDULER, "slo_changes_total", "Objectives of schedules that it found missed or recovered.", "change"
+    Scope.SCHEDULER, "slo_changes_total", "Objectives of schedules that were missed or recovered.", "change"
 )
-EVENTS_SENT = _counter(Whose.SCHEDULER, "events_sent_total", "Events that a sink has got from this process.", "sink")
-EVENTS_FAILED = _counter(Whose.SCHEDULER, "events_failed_total", "Calls of a sink by this process that failed.", "sink")
+EVENTS_SENT = _counter(Scope.SCHEDULER, "events_sent_total", "Events delivered to a sink.", "sink")
+EVENTS_FAILED = _counter(Scope.SCHEDULER, "events_failed_total", "Failed calls of a sink.", "sink")
 EVENTS_DROPPED = _counter(
-    Whose.SCHEDULER,
+    Scope.SCHEDULER,
     "events_dropped_total",
-    "Events that this process gave up, since the sink was away for longer than `events.keep`.",
+    "Events dropped because the sink was unavailable for longer than `events.keep`.",
     "sink",
 )
 INGEST_MADE = _counter(
-    Whose.SCHEDULER, "ingest_made_total", "Jobs that it made of [requests by Kafka](api.md#jobs-by-kafka)."
+    Scope.SCHEDULER, "ingest_made_total", "Jobs created from [requests on Kafka](api.md#jobs-by-kafka)."
 )
 INGEST_REFUSED = _counter(
-    Whose.SCHEDULER, "ingest_refused_total", "Such requests that it put into the topic of those that were refused."
+    Scope.SCHEDULER,
+    "ingest_refused_total",
+    "Requests on Kafka that were rejected and moved to the topic for rejected requests.",
 )
-INGEST_WAITING = _gauge(Whose.SCHEDULER, "ingest_waiting_requests", "Such requests that wait here for a quota.")
+INGEST_WAITING = _gauge(Scope.SCHEDULER, "ingest_waiting_requests", "Requests on Kafka that wait for a quota.")
 
-REQUESTS = _counter(Whose.API, "api_requests_total", "Requests answered, also with errors.", "operation", "status")
+REQUESTS = _counter(Scope.API, "api_requests_total", "Answered requests, including errors.", "operation", "status")
 REQUEST_SECONDS = _histogram(
-    Whose.API, "api_request_seconds", "How long requests took; not those that stream.", "operation", buckets=_CALLS
+    Scope.API, "api_request_seconds", "Duration of requests, without streams.", "operation", buckets=_CALLS
 )
-STREAMS = _gauge(Whose.API, "api_streams", "Streams of events (SSE) and logs that are open.")
+STREAMS = _gauge(Scope.API, "api_streams", "Open streams of events (SSE) and logs.")
 REPLICA_LAG = _gauge(
-    Whose.API,
+    Scope.API,
     "replica_lag_seconds",
     "How far the [replica](../deploy/postgresql.md#lists-from-a-replica) was behind when this process last listed"
     " from it; -1: not known, or there is none.",
 )
 
-PUBLISHED = _counter(
-    Whose.ENGINES, "dispatch_published_total", "Hints that were published because of a change.", "engine"
-)
+PUBLISHED = _counter(Scope.BROKERS, "dispatch_published_total", "Hints published after a change.", "broker")
 REPUBLISHED = _counter(
-    Whose.ENGINES,
+    Scope.BROKERS,
     "dispatch_republished_total",
-    "Hints that were published again, since nobody had come for their run: lost ones, or no worker is there.",
-    "engine",
+    "Hints published again because no worker had claimed the run.",
+    "broker",
 )
-TAKEN = _counter(Whose.ENGINES, "dispatch_taken_total", "Hints that the worker of this process was given.", "engine")
+TAKEN = _counter(Scope.BROKERS, "dispatch_taken_total", "Hints received by the worker of this process.", "broker")
 CLAIMED = _counter(
-    Whose.ENGINES,
+    Scope.BROKERS,
     "dispatch_claimed_total",
-    "Runs that it started by a hint; the others it found in the store, or somebody was quicker.",
-    "engine",
+    "Runs started by a hint. Other runs were found in the store, or another worker was faster.",
+    "broker",
 )
 REFUSED = _counter(
-    Whose.ENGINES, "dispatch_refused_total", "Messages that it dropped because they were not ours.", "engine"
+    Scope.BROKERS,
+    "dispatch_refused_total",
+    "Messages dropped because they are not signed hints of this store.",
+    "broker",
 )
 OUTAGES = _counter(
-    Whose.ENGINES,
+    Scope.BROKERS,
     "dispatch_outages_total",
-    "How often the engine did not answer and was left alone for a while.",
-    "engine",
+    "Outages of the broker; it is not called for a while after each.",
+    "broker",
 )
-ENGINE_UP = _gauge(Whose.ENGINES, "dispatch_up", "1: the engine answers this process.", "engine")
+BROKER_UP = _gauge(Scope.BROKERS, "dispatch_up", "1 if the broker answers this process.", "broker")
 ROUND_TRIP = _declare(
-    Whose.ENGINES,
+    Scope.BROKERS,
     MetricKind.SUMMARY,
     "dispatch_round_trip_seconds",
-    "How long its calls of the engine took; not those that wait for a hint.",
-    "engine",
+    "Duration of calls of the broker, without those that wait for a hint.",
+    "broker",
 )
 
-STORE_UP = _gauge(Whose.FLEET, "store_up", "1: the store answers. 0: what is of the fleet is missing.")
+STORE_UP = _gauge(Scope.FLEET, "store_up", "1 if the store answers. If 0, the metrics of the fleet are missing.")
 COUNTED = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "queues_counted",
-    "1: what is in the queues is known. 0: the store could not count it for more than a minute, and it is missing.",
+    "1 if the queue metrics are current. 0 if the store could not count for more than a minute; they are then missing.",
 )
-QUEUED = _gauge(Whose.FLEET, "queued_runs", "Runs that are queued.", "queue")
-RUNNING = _gauge(Whose.FLEET, "running_runs", "Runs that are running.", "queue")
+QUEUED = _gauge(Scope.FLEET, "queued_runs", "Queued runs.", "queue")
+RUNNING = _gauge(Scope.FLEET, "running_runs", "Running runs.", "queue")
 LAG = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "queue_lag_seconds",
-    "How long the oldest queued run has waited for a worker: now less due, or less when a limit, a key or a pause let"
-    " it go, or an attempt gave it back. Paused runs do not count, nor runs that require a data center where no worker"
-    " takes the queue.",
+    "How long the oldest queued run has waited for a worker: since it was due, since a limit, a key or a pause"
+    " released it, or since its last attempt returned it. Paused runs do not count, nor runs that require a "
+    "data center where no worker serves the queue.",
     "queue",
 )
 PAUSED = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "queue_paused",
-    "1: nothing is taken from a queue, since somebody said so; a pause of one tenant alone does not count.",
+    "1 if the queue is paused; a pause of a single tenant does not count.",
     "queue",
 )
-ARRIVALS = _gauge(Whose.FLEET, "queue_arrivals_per_second", "Runs that come to a queue.", "queue")
-SERVICES = _gauge(Whose.FLEET, "queue_ends_per_second", "Runs of a queue that end.", "queue")
+ARRIVALS = _gauge(Scope.FLEET, "queue_arrivals_per_second", "Runs that arrive in a queue.", "queue")
+SERVICES = _gauge(Scope.FLEET, "queue_completions_per_second", "Runs of a queue that complete.", "queue")
 WANTED = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "recommended_workers",
-    "Workers with 100 slots that the load of a queue asks for; [more](../operate/scaling.md).",
+    "Recommended number of workers with 100 slots for the load of a queue; see [scaling](../operate/scaling.md).",
     "queue",
 )
 WANTED_SLOTS = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "recommended_slots",
-    "Slots that the load of a queue asks for, not rounded: divide by those of one of your workers.",
+    "Recommended number of slots for the load of a queue, not rounded: divide by the slots of one of your workers.",
     "queue",
 )
 QUEUE_WORKERS = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "queue_workers",
-    "Live workers that take runs of a queue; of `other` as many as the queue has that has fewest.",
+    "Live workers that serve a queue; for `other`, those of the queue that has the fewest.",
     "queue",
 )
 HINTS = _gauge(
-    Whose.FLEET,
-    "engine_hints",
-    "Hints that an [engine](../concepts/brokers.md) has not brought to a worker; of Kafka the lag of the group.",
+    Scope.FLEET,
+    "broker_hints",
+    "Hints in a [broker](../concepts/brokers.md) that no worker has received; with Kafka, the lag of the group.",
     "queue",
 )
-WORKERS = _gauge(Whose.FLEET, "live_workers", "Workers whose lease is good.")
+WORKERS = _gauge(Scope.FLEET, "live_workers", "Workers with a live lease.")
 SCHEDULERS = _gauge(
-    Whose.FLEET, "live_schedulers", "Schedulers whose lease is good; over several servers one counts on each."
+    Scope.FLEET, "live_schedulers", "Schedulers with a live lease; in a sharded store, each counts once per server."
 )
-SHARDS = _gauge(Whose.FLEET, "shards", "Shards of the store, on all its servers.")
-OWNED = _gauge(Whose.FLEET, "owned_shards", "Those of them that a live scheduler owns.")
+SHARDS = _gauge(Scope.FLEET, "shards", "Shards of the store, on all its servers.")
+OWNED = _gauge(Scope.FLEET, "owned_shards", "Shards that a live scheduler owns.")
 CLOCKS = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "clock_offset_seconds",
-    "How far the clock that is furthest off is ahead of the store's; [more](../operate/clocks.md).",
+    "Offset of the clock that is furthest off, ahead of the store's; see [clocks](../operate/clocks.md).",
     "kind",
 )
 BEHIND = _gauge(
-    Whose.FLEET,
+    Scope.FLEET,
     "events_lag_seconds",
-    "How old the oldest [event](events.md) is that a sink has not got; 0: it has all.",
+    "Age of the oldest [event](events.md) that a sink has not received; 0 if it has all.",
     "sink",
 )
 
-DEAD_LETTERS = _gauge(Whose.STORE, "dead_letters", "Runs that failed and were neither replayed nor discarded.")
+DEAD_LETTERS = _gauge(Scope.STORE, "dead_letters", "Failed runs that were neither replayed nor discarded.")
 SCHEDULED = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "scheduled_runs",
-    "Runs that wait for their time, or for their next attempt. Counted up to 10,000; beyond that as PostgreSQL"
-    " estimates. SQLite counts up to 100,000.",
+    "Runs that wait for their due time or their next attempt. Counted up to 10,000, above that PostgreSQL's "
+    "estimate. SQLite counts up to 100,000.",
 )
 BLOCKED = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "blocked_runs",
-    "Runs that wait for a key, a limit or other runs. Counted likewise, each kind by itself.",
+    "Runs that wait for a key, a limit or other runs. Counted like scheduled runs, each kind by itself.",
 )
-MISSED = _gauge(Whose.STORE, "missed_objectives", "Schedules that miss an objective (`slo`) right now.")
+MISSED = _gauge(Scope.STORE, "missed_objectives", "Schedules that currently miss an objective (`slo`).")
 LOST_WORKERS = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "lost_workers",
-    "Workers whose lease ran out in the last six hours: they died, or did not reach the store. Who says good-bye is not"
-    " counted. PostgreSQL only.",
+    "Workers scope lease expired in the last six hours, because they died or did not reach the store. Workers "
+    "that left are not counted. PostgreSQL only.",
 )
 STAGING_LAG = _gauge(
-    Whose.STORE, "staging_lag_seconds", "How long the oldest scheduled run has been due without being queued."
+    Scope.STORE, "staging_lag_seconds", "How long the oldest scheduled run has been due without being queued."
 )
 FIRING_LAG = _gauge(
-    Whose.STORE, "firing_lag_seconds", "How long the oldest schedule has been due without having fired."
+    Scope.STORE, "firing_lag_seconds", "How long the oldest schedule has been due without having fired."
 )
-STORE_SIZE = _gauge(Whose.STORE, "store_size_bytes", "What the database takes, with its indexes.", "server")
+STORE_SIZE = _gauge(Scope.STORE, "store_size_bytes", "Size of the database with its indexes.", "server")
 DISK_FREE = _gauge(
-    Whose.STORE, "store_disk_free_bytes", "Room on the disk of an SQLite file; PostgreSQL does not say.", "server"
+    Scope.STORE,
+    "store_disk_free_bytes",
+    "Free space on the disk of an SQLite file; not available with PostgreSQL.",
+    "server",
 )
 DEAD_ROWS = _gauge(
-    Whose.STORE, "store_dead_rows", "Rows of a live table that vacuum has not removed.", "server", "table"
+    Scope.STORE, "store_dead_rows", "Rows of a live table that vacuum has not removed.", "server", "table"
 )
-LIVE_ROWS = _gauge(Whose.STORE, "store_live_rows", "Rows that count, as PostgreSQL estimates.", "server", "table")
+LIVE_ROWS = _gauge(Scope.STORE, "store_live_rows", "Live rows, as PostgreSQL estimates.", "server", "table")
 VACUUM_AGE = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "store_vacuum_age_seconds",
-    "How long ago a table was vacuumed; missing if it never was.",
+    "Time since a table was vacuumed; missing if it never was.",
     "server",
     "table",
 )
 OLDEST = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "store_oldest_transaction_seconds",
     "How long the oldest transaction has been open that holds vacuum back: one with a snapshot, or that has written,"
     " here or on a standby. Missing where our role may not"
@@ -383,40 +401,42 @@ OLDEST = _gauge(
     "server",
 )
 XID_AGE = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "store_transaction_id_age",
-    "Of the oldest transaction id in any database; the server stops at 2 billion.",
+    "Age of the oldest transaction id in any database; the server stops at 2 billion.",
     "server",
 )
-CONNECTIONS = _gauge(Whose.STORE, "store_connections", "Connections to the server, of everybody.", "server")
-CONNECTIONS_LIMIT = _gauge(Whose.STORE, "store_connections_limit", "How many it allows.", "server")
+CONNECTIONS = _gauge(Scope.STORE, "store_connections", "Connections to the server, of all clients.", "server")
+CONNECTIONS_LIMIT = _gauge(
+    Scope.STORE, "store_connections_limit", "Maximum number of connections to the server.", "server"
+)
 WAL_KEPT = _gauge(
-    Whose.STORE, "store_kept_wal_bytes", "Write-ahead log that the server keeps for who replicates.", "server"
+    Scope.STORE, "store_kept_wal_bytes", "Write-ahead log that the server keeps for replication.", "server"
 )
 
 STANDBY_LAG = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "store_replication_lag_seconds",
     "How long the standby that is furthest behind takes to apply what the server has written; missing where there is"
     " none, or our role may not [see it](../deploy/postgresql.md#what-the-role-may-see).",
     "server",
 )
 STANDBY_BYTES = _gauge(
-    Whose.STORE,
+    Scope.STORE,
     "store_replication_lag_bytes",
-    "Write-ahead log that the standby which is furthest behind has not applied; missing likewise.",
+    "Write-ahead log that the standby furthest behind has not applied; missing under the same conditions.",
     "server",
 )
 
 #: Metrics that prometheus-client reports for every process by itself, where there is a ``/proc``.
 STANDARD = tuple(
-    Metric(name=name, kind=kind, whose=Whose.PROCESS, says=says)
-    for name, kind, says in (
-        ("process_cpu_seconds_total", MetricKind.COUNTER, "Time on processors."),
-        ("process_max_fds", MetricKind.GAUGE, "Files that it may have open."),
-        ("process_open_fds", MetricKind.GAUGE, "Files that it has open."),
+    Metric(name=name, kind=kind, scope=Scope.PROCESS, description=description)
+    for name, kind, description in (
+        ("process_cpu_seconds_total", MetricKind.COUNTER, "CPU time."),
+        ("process_max_fds", MetricKind.GAUGE, "Maximum number of open files."),
+        ("process_open_fds", MetricKind.GAUGE, "Open files."),
         ("process_resident_memory_bytes", MetricKind.GAUGE, "Memory in use."),
         ("process_start_time_seconds", MetricKind.GAUGE, "When it started, in seconds since 1970."),
-        ("process_virtual_memory_bytes", MetricKind.GAUGE, "Addresses in use."),
+        ("process_virtual_memory_bytes", MetricKind.GAUGE, "Virtual memory in use."),
     )
 )

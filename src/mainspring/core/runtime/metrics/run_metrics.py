@@ -163,14 +163,14 @@ class RunMetrics:
 
     def tell(self, book: "Exposition") -> None:
         book.counts(declared.SUBMITTED, self._submitted)
-        book.put(declared.KNOWN, self.known)
+        book.put(declared.DUPLICATES, self.known)
         book.spreads(declared.CALL_SECONDS, self._call_seconds)
         book.spreads(declared.CALL_RUNS, self._call_runs)
         book.counts(declared.CALL_FAILURES, self._failures)
         book.counts(declared.ATTEMPTS, self._attempts)
         book.counts(declared.ENDED, self._ended)
         book.counts(declared.RETRIES, self._retries)
-        book.put(declared.FENCED, self.fenced)
+        book.put(declared.STALE, self.fenced)
         book.spreads(declared.LATENESS, self._lateness)
         book.spreads(declared.DURATION, self._durations)
         if self._by_tenant:
