@@ -11,14 +11,14 @@ DENIED = 5
 AWAY = 6
 
 WORDS = {
-    0: "done",
-    FAILED: "what was asked about failed, such as a run that was waited for; or its state does not allow it",
-    BAD_INPUT: "a wrong option or input; nothing was done",
-    PARTLY: "some of it was done; stderr says what was not",
-    NOT_FOUND: "there is no such thing, or it is another tenant's",
-    DENIED: "the key is not known, or may not do this",
+    0: "success",
+    FAILED: "the awaited run failed, or the state of the object does not allow the command",
+    BAD_INPUT: "invalid option or input; nothing was changed",
+    PARTLY: "partial success; stderr lists what failed",
+    NOT_FOUND: "not found, or it belongs to another tenant",
+    DENIED: "the key is unknown, or lacks the permission",
     AWAY: "the store or the API does not answer",
-    130: "ended by Ctrl-C",
+    130: "interrupted by Ctrl-C",
 }
 
 

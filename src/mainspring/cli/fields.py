@@ -12,7 +12,9 @@ from mainspring.core.model.base.errors import Invalid
 Payload: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--payload", help="What the task is given: JSON, @file with JSON, or - for JSON on stdin.", show_default=False
+        "--payload",
+        help="The arguments of the task: JSON, @file with JSON, or - for JSON on stdin.",
+        show_default=False,
     ),
 ]
 Set: TypeAlias = Annotated[
@@ -38,10 +40,10 @@ Contains: TypeAlias = Annotated[
     str | None, typer.Option("--text", help="Part of the name, the task or the id.", show_default=False)
 ]
 After: TypeAlias = Annotated[
-    str | None, typer.Option("--after", help="Made after this time: RFC 3339.", show_default=False)
+    str | None, typer.Option("--after", help="Created after this time (RFC 3339).", show_default=False)
 ]
 Before: TypeAlias = Annotated[
-    str | None, typer.Option("--before", help="Made before this time: RFC 3339.", show_default=False)
+    str | None, typer.Option("--before", help="Created before this time (RFC 3339).", show_default=False)
 ]
 Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them.")]
 

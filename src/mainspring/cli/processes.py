@@ -84,7 +84,7 @@ def up(
     config: Config = None,
     log_level: LogLevel = None,
     show_output: ShowOutput = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Start anew whenever a Python file changes.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file changes.")] = False,
 ) -> None:
     """Run everything in one process: scheduler, worker and the HTTP API.
 

@@ -28,8 +28,8 @@ def page() -> str:
     parts = [_HEAD, "## Exit codes\n", "| code | means |\n|---|---|"]
     parts += [f"| {code} | {words} |" for code, words in exits.WORDS.items()]
     parts += [
-        "\n## Where, and in which manner\n",
-        "Commands that look at things or change them have these options, and are marked with *where*.\n",
+        "\n## Common options\n",
+        "Commands that read or change the installation have these options. They are marked with *where*.\n",
         _table(option for option in _options(shared) if option.opts[0] in _SHARED),
     ]
     for path, command in commands:

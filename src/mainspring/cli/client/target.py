@@ -37,14 +37,14 @@ _PATIENCE: Micros = 3 * SECOND
 _PATIENCE_OF_STREAMS: Micros = 60 * SECOND
 _PAGE = 1_000
 _SHORTEST_PART = 6
-_WHERE = "Where"
-_MANNER = "Manner"
+_WHERE = "Target"
+_MANNER = "Output"
 
 Profile: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--profile",
-        help="Speak to what this profile names; MAINSPRING_PROFILE does the same.",
+        help="Use the API or store of this profile (or set MAINSPRING_PROFILE).",
         rich_help_panel=_WHERE,
         autocompletion=profiles.names,
         show_default=False,
@@ -52,15 +52,13 @@ Profile: TypeAlias = Annotated[
 ]
 Url: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--url", help="Speak to this API; MAINSPRING_URL does the same.", rich_help_panel=_WHERE, show_default=False
-    ),
+    typer.Option("--url", help="Use this API (or set MAINSPRING_URL).", rich_help_panel=_WHERE, show_default=False),
 ]
 Key: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--key",
-        help="The API key. Rather MAINSPRING_KEY or a profile: others on this machine can see your options.",
+        help="The API key. Prefer MAINSPRING_KEY or a profile: other users of this machine can see options.",
         rich_help_panel=_WHERE,
         show_default=False,
     ),
@@ -69,7 +67,7 @@ StoreOf: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--store",
-        help="Open this store, with no API in between: a path for SQLite, or postgresql://…",
+        help="Open this store directly, without an API: a path for SQLite, or postgresql://…",
         rich_help_panel=_WHERE,
         show_default=False,
     ),
@@ -78,7 +76,7 @@ ConfigOf: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="Open the store of this settings file instead of ./mainspring.toml.",
+        help="Use the store in this settings file. Default: ./mainspring.toml.",
         rich_help_panel=_WHERE,
         show_default=False,
     ),
@@ -86,14 +84,21 @@ ConfigOf: TypeAlias = Annotated[
 Tenant: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--tenant", help="Only this tenant's; all that you may see without.", rich_help_panel=_WHERE, show_default=False
+        "--tenant",
+        help="Limit to one tenant. Default: every tenant that you can access.",
+        rich_help_panel=_WHERE,
+        show_default=False,
     ),
 ]
 Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="The API's JSON on stdout, and nothing else there.", rich_help_panel=_MANNER)
+    bool, typer.Option("--json", help="Print the API's JSON on stdout, and nothing else.", rich_help_panel=_MANNER)
 ]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="Only ids, one a line.", rich_help_panel=_MANNER)]
-Utc: TypeAlias = Annotated[bool, typer.Option("--utc", help="Times in UTC, not from now.", rich_help_panel=_MANNER)]
+Quiet: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", help="Print only ids, one per line.", rich_help_panel=_MANNER)
+]
+Utc: TypeAlias = Annotated[
+    bool, typer.Option("--utc", help="Print times in UTC instead of relative times.", rich_help_panel=_MANNER)
+]
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):

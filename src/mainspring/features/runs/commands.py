@@ -168,7 +168,7 @@ async def cancel(
 
 @command(group, "retry")
 async def retry(api: Client, out: Output, run: Run, payload: Payload = None, wait: Wait = False) -> None:
-    """Run an ended run again, as a new run linked to it; with another payload if one is given.
+    """Retry a completed run as a new run linked to it, optionally with another payload.
 
     Example: mainspring runs retry 3f2a90c14b7e --wait
     """
