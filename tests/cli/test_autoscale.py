@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.autoscale import bounds_of, command_of
+from mainspring.cli.autoscale import build_command, parse_bounds
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.autoscale import Bounds
 from tests.support.command_line import Site, wait_for_exit
@@ -30,15 +30,15 @@ async def nap(seconds: float) -> None:
 
 
 def test_an_autoscale_range_is_a_minimum_and_a_maximum() -> None:
-    assert bounds_of("1:16") == Bounds(1, 16)
+    assert parse_bounds("1:16") == Bounds(1, 16)
     for text in ("16", "2:1", "0:0", "a:b", "1:", "-1:4"):
         with pytest.raises(Invalid, match="--autoscale"):
-            bounds_of(text)
+            parse_bounds(text)
 
 
 def test_workers_of_a_fleet_inherit_all_options_but_the_range_and_the_name() -> None:
     given = ["worker", "t:app", "--autoscale", "1:4", "--name", "x", "--queue", "mail:2", "--autoscale=1:4", "--name=y"]
-    assert command_of(given) == [sys.executable, "-m", "mainspring", "worker", "t:app", "--queue", "mail:2"]
+    assert build_command(given) == [sys.executable, "-m", "mainspring", "worker", "t:app", "--queue", "mail:2"]
 
 
 @pytest.fixture

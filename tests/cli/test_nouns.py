@@ -453,7 +453,7 @@ def test_a_frame_of_top_fits_the_terminal(site: Site, width: int) -> None:
         queues=("q" * 30, "b"),
         tasks=(),
     )
-    task = top.TaskFigures(task="t" * 20, runs=10, failed=3, took_ms_mean=1.5, took_ms_max=90_000, last_error="x" * 200)
+    task = top.TaskRates(task="t" * 20, runs=10, failed=3, took_ms_mean=1.5, took_ms_max=90_000, last_error="x" * 200)
     frame = top.Frame(
         time="2026-03-01T00:00:00Z",
         queued=1,
@@ -466,7 +466,7 @@ def test_a_frame_of_top_fits_the_terminal(site: Site, width: int) -> None:
         tasks=[task] * 20,
         problem="away",
     )
-    console = output.console()
+    console = output.make_console()
     console.width = width
     with console.capture() as caught:
         console.print(top.draw(frame, width, 30))

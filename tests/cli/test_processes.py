@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from mainspring import Mainspring
 from mainspring.cli import processes
 from mainspring.cli.main import application
-from mainspring.cli.processes import PATIENCE, opened
+from mainspring.cli.processes import PATIENCE, wait_for_runtime
 from mainspring.config.loading import load
 from mainspring.config.runtime import Runtime
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
@@ -277,7 +277,7 @@ class AbsentStore:
             raise outcome
 
     async def wait(self) -> None:
-        waiting = asyncio.create_task(opened(cast("Runtime", self)))
+        waiting = asyncio.create_task(wait_for_runtime(cast("Runtime", self)))
         while not waiting.done():
             await asyncio.sleep(0)
             self.clock.advance(SECOND)

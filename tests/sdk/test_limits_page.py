@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.fields import limits_of
+from mainspring.cli.fields import read_limits
 from mainspring.core.model.base.errors import Invalid
 from mainspring.testing import TestScheduler
 from tests.support.doc_blocks import write_blocks
@@ -40,7 +40,7 @@ def test_the_command_and_the_code_of_the_limits_page_are_equivalent() -> None:
     [command] = re.findall(r"^mainspring (jobs submit .*)$", PAGE.read_text(), re.MULTILINE)
     words = shlex.split(command)
     given = [words[at + 1] for at, word in enumerate(words) if word == "--limit"]
-    assert limits_of(given) == [
+    assert read_limits(given) == [
         {"key": "customer:{payload.customer}", "most": 3},
         {"key": "shop-api", "most": 100, "per": "1m"},
     ]
@@ -49,8 +49,8 @@ def test_the_command_and_the_code_of_the_limits_page_are_equivalent() -> None:
 @pytest.mark.parametrize("text", ["api", "api=", "=3", "api=many", "api=3x", "api=-1"])
 def test_a_malformed_limit_option_is_rejected(text: str) -> None:
     with pytest.raises(Invalid, match="--limit"):
-        limits_of([text])
+        read_limits([text])
 
 
 def test_a_limit_key_may_contain_an_equals_sign() -> None:
-    assert limits_of(["a=b=3"]) == [{"key": "a=b", "most": 3}]
+    assert read_limits(["a=b=3"]) == [{"key": "a=b", "most": 3}]

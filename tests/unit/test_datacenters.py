@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring import prefer
-from mainspring.cli.tables.datacenters import datacenters_of
+from mainspring.cli.tables.datacenters import parse_datacenters
 from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
@@ -167,8 +167,8 @@ def test_data_centers_are_parsed_from_the_sdk_and_the_command_line() -> None:
         prefer("us>eu", "asia")
     with pytest.raises(Invalid):
         prefer("us")
-    assert datacenters_of("us, eu") == ["us", "eu"]
-    assert datacenters_of("all") == "all"
-    assert datacenters_of("us>eu") == {"prefer": ["us", "eu"]}
-    assert datacenters_of("us>eu>30s") == {"prefer": ["us", "eu"], "failoverAfter": "30s"}
-    assert datacenters_of("us>eu>1m30s") == {"prefer": ["us", "eu"], "failoverAfter": "1m30s"}
+    assert parse_datacenters("us, eu") == ["us", "eu"]
+    assert parse_datacenters("all") == "all"
+    assert parse_datacenters("us>eu") == {"prefer": ["us", "eu"]}
+    assert parse_datacenters("us>eu>30s") == {"prefer": ["us", "eu"], "failoverAfter": "30s"}
+    assert parse_datacenters("us>eu>1m30s") == {"prefer": ["us", "eu"], "failoverAfter": "1m30s"}

@@ -26,7 +26,7 @@ _BOUNDS = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
 _PR_SET_PDEATHSIG = 1
 
 
-def bounds_of(text: str) -> Bounds:
+def parse_bounds(text: str) -> Bounds:
     """Parse a range such as ``1:16``."""
     match = _BOUNDS.fullmatch(text)
     least, most = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -35,7 +35,7 @@ def bounds_of(text: str) -> Bounds:
     return Bounds(least, most)
 
 
-def command_of(arguments: Sequence[str]) -> list[str]:
+def build_command(arguments: Sequence[str]) -> list[str]:
     """Return the command line of one worker of the fleet: the same, without the range and the name."""
     kept: list[str] = []
     words = iter(arguments)
@@ -47,7 +47,7 @@ def command_of(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "mainspring", *kept]
 
 
-class Fleet:
+class WorkerProcesses:
     """Worker processes of one command. A stopped worker finishes its active runs, as on any SIGTERM."""
 
     def __init__(self, command: Sequence[str], name: str, monotonic: Callable[[], Micros]) -> None:
@@ -72,12 +72,12 @@ class Fleet:
             name, (process, _) = self._working.popitem()
             self._leaving[name] = process
             self._log.info("worker stopping", worker=name, workers=len(self._working))
-            _tell(process, signal.SIGTERM)
+            _send_signal(process, signal.SIGTERM)
         while len(self._working) < wanted and self._monotonic() >= self._not_before:
             self._number += 1
             name = f"{self._name}/{self._number}"
             process = await asyncio.create_subprocess_exec(
-                *self._command, "--name", name, preexec_fn=_end_with_parent()
+                *self._command, "--name", name, preexec_fn=_build_parent_death_hook()
             )
             self._working[name] = process, self._monotonic()
             self._log.info("worker started", worker=name, workers=len(self._working))
@@ -95,7 +95,7 @@ class Fleet:
     async def _insist(self, insisted: asyncio.Event) -> None:
         await insisted.wait()
         for process in self._leaving.values():
-            _tell(process, signal.SIGTERM)
+            _send_signal(process, signal.SIGTERM)
 
     def _look_for_dead(self) -> None:
         for name in [name for name, process in self._leaving.items() if process.returncode is not None]:
@@ -115,7 +115,7 @@ class Fleet:
 
 
 async def autoscale(
-    runtime: Runtime, fleet: Fleet, bounds: Bounds, queues: Mapping[str, int], asked: asyncio.Event
+    runtime: Runtime, fleet: WorkerProcesses, bounds: Bounds, queues: Mapping[str, int], asked: asyncio.Event
 ) -> None:
     """Start and stop workers by the load until ``asked`` is set.
 
@@ -126,7 +126,7 @@ async def autoscale(
     log = get_logger("mainspring.autoscale")
     while not asked.is_set():
         try:
-            wanted = await _wanted(runtime, fleet, queues)
+            wanted = await _compute_workers(runtime, fleet, queues)
         except StoreUnavailable as error:
             log.warning("load unavailable, workers unchanged", error=str(error))
             wanted = scale.workers
@@ -137,7 +137,7 @@ async def autoscale(
         waiting.cancel()
 
 
-async def _wanted(runtime: Runtime, fleet: Fleet, queues: Mapping[str, int]) -> int:
+async def _compute_workers(runtime: Runtime, fleet: WorkerProcesses, queues: Mapping[str, int]) -> int:
     """Return how many workers of this fleet the queues need besides the workers of others."""
     workers = await runtime.store.sessions("worker")
     loads = await read_loads(runtime.store, workers, None, await runtime.store.now())
@@ -151,12 +151,12 @@ async def _wanted(runtime: Runtime, fleet: Fleet, queues: Mapping[str, int]) -> 
     )
 
 
-def _tell(process: asyncio.subprocess.Process, number: int) -> None:
+def _send_signal(process: asyncio.subprocess.Process, number: int) -> None:
     if process.returncode is None:
         process.send_signal(number)
 
 
-def _end_with_parent() -> Callable[[], None] | None:
+def _build_parent_death_hook() -> Callable[[], None] | None:
     """Return a hook that runs in a new process before the worker starts.
 
     It makes the kernel send SIGTERM to the worker if this process is killed. Linux only.

@@ -5,12 +5,12 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.cli.client.target import Client, read
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output, confirm
 from mainspring.core.model.base.errors import Invalid
 
 
-class Done(msgspec.Struct, rename="camel"):
+class BulkResult(msgspec.Struct, rename="camel"):
     action: str
     matched: int
     changed: int
@@ -19,7 +19,7 @@ class Done(msgspec.Struct, rename="camel"):
     sample: list[str]
 
 
-async def on_many(
+async def act_on_many(
     api: Client,
     out: Output,
     action: Literal["cancel"],
@@ -35,17 +35,17 @@ async def on_many(
         raise Invalid(target, "nothing says which are meant", "ids, a filter such as --task, or --all")
     body = {"action": action, "target": target, "tenant": api.tenant, **given}
     answer = await api.ask("POST", "/v1/bulk", body={**body, "dryRun": True}, repeatable=True)
-    found = read(answer, Done)
+    found = decode_answer(answer, BulkResult)
     if not dry_run and found.matched:
         confirm(f"{action} {found.matched}{' or more' if found.more else ''} {target}", yes)
         changed, more = 0, True
         while more:
             answer = await api.ask("POST", "/v1/bulk", body=body, repeatable=True)
-            done = read(answer, Done)
+            done = decode_answer(answer, BulkResult)
             changed += done.changed
             # Stop without progress; otherwise this would loop forever.
             more = done.more and done.changed > 0
-        found = Done(
+        found = BulkResult(
             action=action,
             matched=max(found.matched, changed),
             changed=changed,

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from mainspring.cli.client.target import Client, Raw, read
+from mainspring.cli.client.target import Client, Raw, decode_answer
 from mainspring.cli.output import Output
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import MILLISECOND
@@ -22,9 +22,9 @@ class _Workers(msgspec.Struct):
     items: list[_Worker]
 
 
-async def ask_to_leave(api: Client, text: str) -> tuple[Raw, str]:
+async def request_drain(api: Client, text: str) -> tuple[Raw, str]:
     """Drain the worker with this id or name. Returns the answer and the worker's id."""
-    alive = await _alive(api)
+    alive = await _list_alive(api)
     meant = [worker.worker_id for worker in alive if text in (worker.worker_id, worker.name)]
     if len(meant) > 1:
         raise Invalid("worker", f"{text!r} is the name of several", "their numbers")
@@ -33,12 +33,12 @@ async def ask_to_leave(api: Client, text: str) -> tuple[Raw, str]:
     return await api.ask("POST", f"/v1/workers/{meant[0]}/drain", repeatable=True), meant[0]
 
 
-async def wait_until_gone(api: Client, out: Output, worker: str) -> None:
+async def wait_for_exit(api: Client, out: Output, worker: str) -> None:
     """Wait until the worker has left, and report its number of active runs whenever it changes."""
     told: int | None = None
     try:
         while True:
-            left = next((one for one in await _alive(api) if one.worker_id == worker), None)
+            left = next((one for one in await _list_alive(api) if one.worker_id == worker), None)
             if left is None:
                 return
             if left.running != told:
@@ -51,5 +51,5 @@ async def wait_until_gone(api: Client, out: Output, worker: str) -> None:
         raise
 
 
-async def _alive(api: Client) -> list[_Worker]:
-    return read(await api.ask("GET", "/v1/workers"), _Workers).items
+async def _list_alive(api: Client) -> list[_Worker]:
+    return decode_answer(await api.ask("GET", "/v1/workers"), _Workers).items

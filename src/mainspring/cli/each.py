@@ -10,7 +10,7 @@ from mainspring.cli.output import Output
 from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 
 
-async def each(out: Output, names: Sequence[str], act: Callable[[str], Awaitable[tuple[Raw, str, str]]]) -> None:
+async def act_on_each(out: Output, names: Sequence[str], act: Callable[[str], Awaitable[tuple[Raw, str, str]]]) -> None:
     """Apply ``act`` to each name; it returns an answer, an id and a message. A failure does not stop the others."""
     done: list[tuple[Raw, str, str]] = []
     failed: list[MainspringError] = []
@@ -34,4 +34,4 @@ async def each(out: Output, names: Sequence[str], act: Callable[[str], Awaitable
     for failure in failed:
         out.note(str(failure))
     if failed:
-        raise typer.Exit(exits.PARTLY if done else exits.code_of(failed[0]))
+        raise typer.Exit(exits.PARTLY if done else exits.find_exit_code(failed[0]))

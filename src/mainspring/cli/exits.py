@@ -22,7 +22,7 @@ WORDS = {
 }
 
 
-def code_of(error: MainspringError) -> int:
+def find_exit_code(error: MainspringError) -> int:
     # Compare the name: importing the client takes a tenth of a second.
     if type(error).__name__ == "Denied":
         return DENIED

@@ -26,12 +26,16 @@ Set: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Until it has ended; exit code 1 if it did not succeed.")]
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Wait: TypeAlias = Annotated[
+    bool, typer.Option("--wait", help="Wait until it has ended; exit code 1 if it did not succeed.")
+]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="How many at most.")]
+Limit: TypeAlias = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="The largest number of items.")
+]
 Status: TypeAlias = Annotated[
-    str | None, typer.Option("--status", help="One or several, with commas.", show_default=False)
+    str | None, typer.Option("--status", help="One or several, separated by commas.", show_default=False)
 ]
 Task: TypeAlias = Annotated[str | None, typer.Option("--task", help="Only of this task.", show_default=False)]
 Queue: TypeAlias = Annotated[str | None, typer.Option("--queue", "-q", help="Only in this queue.", show_default=False)]
@@ -45,10 +49,10 @@ After: TypeAlias = Annotated[
 Before: TypeAlias = Annotated[
     str | None, typer.Option("--before", help="Created before this time (RFC 3339).", show_default=False)
 ]
-Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them.")]
+Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="Every matching one.")]
 
 
-def payload_of(text: str, option: str = "--payload") -> msgspec.Raw:
+def read_payload(text: str, option: str = "--payload") -> msgspec.Raw:
     data: bytes
     if text == "-":
         data = sys.stdin.buffer.read()
@@ -59,29 +63,29 @@ def payload_of(text: str, option: str = "--payload") -> msgspec.Raw:
             raise Invalid(option, f"{text[1:]} cannot be read: {error.strerror}") from None
     else:
         data = text.encode()
-    return _json(data, option)
+    return _check_json(data, option)
 
 
-def arguments_of(given: list[str]) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(dict(_pair(text, "--arg") for text in given)))
+def read_arguments(given: list[str]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(dict(_split_pair(text, "--arg") for text in given)))
 
 
-def fields_of(given: list[str] | None) -> dict[str, object]:
-    return dict(_pair(text, "--set") for text in given or ())
+def read_fields(given: list[str] | None) -> dict[str, object]:
+    return dict(_split_pair(text, "--set") for text in given or ())
 
 
-def _pair(text: str, option: str) -> tuple[str, object]:
+def _split_pair(text: str, option: str) -> tuple[str, object]:
     """Parse ``name=value``. A value that is valid JSON is taken as JSON, any other as text."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise Invalid(option, f"{text!r:.60} has no name", "for example name=value")
     try:
-        return name, _json(value.encode(), option)
+        return name, _check_json(value.encode(), option)
     except Invalid:
         return name, value
 
 
-def _json(data: bytes, option: str) -> msgspec.Raw:
+def _check_json(data: bytes, option: str) -> msgspec.Raw:
     try:
         msgspec.json.decode(data)
         data.decode()
@@ -90,7 +94,7 @@ def _json(data: bytes, option: str) -> msgspec.Raw:
     return msgspec.Raw(data)
 
 
-def limits_of(given: list[str]) -> list[dict[str, object]]:
+def read_limits(given: list[str]) -> list[dict[str, object]]:
     """Parse limits: ``KEY=3`` for concurrency, ``KEY=100/1m`` for a rate. A key may contain an equals sign."""
     limits: list[dict[str, object]] = []
     for text in given:

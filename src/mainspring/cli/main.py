@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from mainspring.cli.about import show_version
 
@@ -113,7 +113,10 @@ def _root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show version, commit, Python, time zones and schema."
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show version, commit, Python, time zones and schema.",
         ),
     ] = False,
 ) -> None:
@@ -132,9 +135,9 @@ def main() -> None:
     except Invalid as error:
         from mainspring.cli.typed import name_as_typed
 
-        status = _say(str(name_as_typed(error, sys.argv[1:])), exits.code_of(error))
+        status = _print_error(str(name_as_typed(error, sys.argv[1:])), exits.find_exit_code(error))
     except MainspringError as error:
-        status = _say(str(error), exits.code_of(error))
+        status = _print_error(str(error), exits.find_exit_code(error))
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:
@@ -148,7 +151,7 @@ def main() -> None:
             raise
         message = _suggest(error.format_message())
         # For a group without a command, the help was printed and the message is empty.
-        status = _say(message, exits.BAD_INPUT) if message else exits.BAD_INPUT
+        status = _print_error(message, exits.BAD_INPUT) if message else exits.BAD_INPUT
     sys.exit(status)
 
 
@@ -169,6 +172,6 @@ def _suggest(message: str) -> str:
     return f"{unknown} " + (f"Did you mean '{close[0]}'?" if close else f"'{listing}' lists the commands.")
 
 
-def _say(message: str, status: int) -> int:
+def _print_error(message: str, status: int) -> int:
     typer.echo(f"mainspring: {'; '.join(message.splitlines())}", err=True)
     return status

@@ -27,7 +27,7 @@ Coordination: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--coordination",
-        help="Who grants shards to schedulers: store, redis://…, etcd://… or zookeeper://…",
+        help="The coordinator that grants shards to schedulers: store, redis://…, etcd://… or zookeeper://…",
         show_default=False,
     ),
 ]
@@ -48,10 +48,11 @@ Priorities: TypeAlias = Annotated[
 ]
 Labels: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--label", help="What kind of worker it is, such as gpu=a100; can be repeated.", show_default=False),
+    typer.Option("--label", help="A label of this worker, such as gpu=a100; can be repeated.", show_default=False),
 ]
 Datacenter: TypeAlias = Annotated[
-    str | None, typer.Option("--datacenter", help="Where this process is, such as eu-west.", show_default=False)
+    str | None,
+    typer.Option("--datacenter", help="The data center of this process, such as eu-west.", show_default=False),
 ]
 Scripts: TypeAlias = Annotated[
     str | None,
@@ -103,14 +104,14 @@ def load_module(module_name: str, field: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise Invalid(field, f"there is no module {error.name!r} here") from None
-        raise Invalid(field, f"{module_name} cannot be imported: {error}", _line_of(error)) from error
+        raise Invalid(field, f"{module_name} cannot be imported: {error}", _find_line(error)) from error
     except (Exception, SystemExit) as error:
         raise Invalid(
-            field, f"{module_name} cannot be imported: {type(error).__name__}: {error}", _line_of(error)
+            field, f"{module_name} cannot be imported: {type(error).__name__}: {error}", _find_line(error)
         ) from error
 
 
-def _line_of(error: BaseException) -> str:
+def _find_line(error: BaseException) -> str:
     """Return the line of the application that raised the error. Empty if unknown, or if the error names it itself."""
     lines = [
         f"{frame.filename}, line {frame.lineno}"
@@ -120,7 +121,7 @@ def _line_of(error: BaseException) -> str:
     return lines[-1] if lines and not isinstance(error, SyntaxError) else ""
 
 
-def settings_of(application: "Mainspring | None", config: Path | None, **flags: object) -> Settings:
+def load_settings(application: "Mainspring | None", config: Path | None, **flags: object) -> Settings:
     """Load the settings. Options override code, code overrides the environment, and that overrides the file."""
     given = {name.replace("__", "."): value for name, value in flags.items()}
     queues = given.pop("worker.queues", None)

@@ -14,7 +14,7 @@ from rich.text import Text
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, isoformat, parse_instant
 
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 #: Line width if the output is not a terminal.
 _WIDE = 160
 #: From this width on, tables have room for whole ids and for columns that narrow ones omit.
@@ -31,12 +31,12 @@ _COLOURS = {
 }
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Return a console for stdout. Rich uses colors only on a terminal, and none if ``NO_COLOR`` is set."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def table(*headers: str, right: tuple[str, ...] = ()) -> Table:
+def build_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
     """Return a table without lines. The columns named in ``right`` are aligned to the right."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
@@ -48,7 +48,7 @@ def echo_json(value: object) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def distance(micros: Micros) -> str:
+def format_distance(micros: Micros) -> str:
     """Format how far ahead a time is, in one unit: ``in 36 hours``."""
     for size, unit in ((365 * DAY, "year"), (DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "second")):
         # Require two of a unit: "in 36 hours" is more precise than "in 1 day".
@@ -58,7 +58,7 @@ def distance(micros: Micros) -> str:
     return "now"
 
 
-def span(micros: Micros) -> str:
+def format_span(micros: Micros) -> str:
     """Format a duration, in two or three characters where possible."""
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m")):
         if micros >= 2 * size:
@@ -70,7 +70,7 @@ def span(micros: Micros) -> str:
     return f"{micros // 1_000}ms"
 
 
-def status(word: str) -> Text:
+def format_status(word: str) -> Text:
     return Text(word, _COLOURS.get(word, ""))
 
 
@@ -121,7 +121,7 @@ class Output:
             max(len(header), *(row[at].cell_len for row in cells), 0) + 2 for at, header in enumerate(headers[:-1])
         )
         left = max(self.console.width - taken, 12)
-        shown = table(*headers, right=right)
+        shown = build_table(*headers, right=right)
         for row in cells:
             row[-1].truncate(left, overflow="ellipsis")
             shown.add_row(*row)
@@ -156,22 +156,22 @@ class Output:
         if self.shows_utc:
             return f"{isoformat(instant)[:19]}Z"
         away = instant - self.now()
-        return f"in {span(away)}" if away > 0 else f"{span(-away)} ago"
+        return f"in {format_span(away)}" if away > 0 else f"{format_span(-away)} ago"
 
 
-def took(start: str | None, end: str | None) -> str:
+def format_elapsed(start: str | None, end: str | None) -> str:
     """Format the duration of something. Empty if it has not started or not ended."""
     if start is None or end is None:
         return ""
-    return span(max(parse_instant(end) - parse_instant(start), 0))
+    return format_span(max(parse_instant(end) - parse_instant(start), 0))
 
 
-def last_line(text: str | None) -> str:
+def get_last_line(text: str | None) -> str:
     """Return the last line of a traceback: the error."""
     return next(iter((text or "").strip().splitlines()[-1:]), "")
 
 
-def cut(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
@@ -185,7 +185,7 @@ def confirm(question: str, yes: bool) -> None:
         raise typer.Exit(2)
 
 
-def details(out: Output, rows: Iterable[tuple[str, object]]) -> None:
+def print_details(out: Output, rows: Iterable[tuple[str, object]]) -> None:
     """Print an object field by field, without empty fields."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in rows:

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Raw, read
+from mainspring.cli.client.target import Raw, decode_answer
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import (
     Instant,
@@ -25,30 +25,32 @@ Until: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--until",
-        help="Go on by itself then: a time such as 18:00 here or 2030-12-31T18:00:00Z, or after so long, such as 2h.",
+        help="Resume at this time (18:00 local time, 2030-12-31T18:00:00Z) or after this duration (2h).",
         show_default=False,
     ),
 ]
-Why: TypeAlias = Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)]
+Why: TypeAlias = Annotated[
+    str, typer.Option("--why", help="Record a reason, which others can see.", show_default=False)
+]
 
 
-class _Paused(msgspec.Struct, rename="camel"):
+class _PauseAnswer(msgspec.Struct, rename="camel"):
     resume_at: str | None = None
 
 
-def pause_of(until: str | None, why: str, now: Instant) -> dict[str, object]:
+def build_pause(until: str | None, why: str, now: Instant) -> dict[str, object]:
     """Return the body of a pause request."""
-    end = None if until is None else isoformat(moment_of(until, now))
+    end = None if until is None else isoformat(parse_moment(until, now))
     return {name: value for name, value in (("until", end), ("why", why)) if value}
 
 
-def until_of(answer: Raw) -> str:
+def format_until(answer: Raw) -> str:
     """Return the end of a pause in words. Empty if it has none."""
-    end = read(answer, _Paused).resume_at
+    end = decode_answer(answer, _PauseAnswer).resume_at
     return "" if end is None else f" until {end}"
 
 
-def moment_of(text: str, now: Instant) -> Instant:
+def parse_moment(text: str, now: Instant) -> Instant:
     """Parse a time: a timestamp, the next time that the local clock shows, or a duration from now."""
     found = _ON_THE_CLOCK.fullmatch(text.strip())
     if found is None:

@@ -14,10 +14,10 @@ import typer
 import watchfiles
 
 from mainspring.cli import logs
-from mainspring.cli.autoscale import Fleet, bounds_of, command_of
+from mainspring.cli.autoscale import WorkerProcesses, build_command, parse_bounds
 from mainspring.cli.autoscale import autoscale as scale_by_load
-from mainspring.cli.client.target import choose, connected
-from mainspring.cli.draining import ask_to_leave, wait_until_gone
+from mainspring.cli.client.target import choose_target, connect
+from mainspring.cli.draining import request_drain, wait_for_exit
 from mainspring.cli.options import (
     Application,
     Config,
@@ -34,7 +34,7 @@ from mainspring.cli.options import (
     ShowOutput,
     Store,
     load_application,
-    settings_of,
+    load_settings,
 )
 from mainspring.cli.output import Output
 from mainspring.config.node import Node, Role
@@ -100,7 +100,7 @@ def up(
         _reload()
         return
     loaded = load_application(app) if app else None
-    settings = settings_of(
+    settings = load_settings(
         loaded,
         config,
         store=store,
@@ -135,7 +135,7 @@ def scheduler(
 
     Example: mainspring scheduler --coordination etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
     """
-    settings = settings_of(
+    settings = load_settings(
         load_application(app) if app else None,
         config,
         store=store,
@@ -160,7 +160,7 @@ def worker(
         str | None,
         typer.Option(
             "--autoscale",
-            help="As many processes as the load needs, between these.",
+            help="Run as many worker processes as the load needs, between these bounds.",
             metavar="LEAST:MOST",
             show_default=False,
         ),
@@ -169,7 +169,7 @@ def worker(
         str | None,
         typer.Option(
             "--drain",
-            help="Start nothing: ask this worker to leave, and wait until it has.",
+            help="Start nothing: drain this worker, and wait until it has exited.",
             metavar="NAME|ID",
             show_default=False,
         ),
@@ -198,9 +198,9 @@ def worker(
     if drain is not None:
         _drain(drain, store, config)
         return
-    bounds = None if autoscale is None else bounds_of(autoscale)
+    bounds = None if autoscale is None else parse_bounds(autoscale)
     loaded = load_application(app) if app else None
-    settings = settings_of(
+    settings = load_settings(
         loaded,
         config,
         store=store,
@@ -223,10 +223,10 @@ def worker(
 
 def _drain(worker: str, store: str | None, config: Path | None) -> None:
     async def work() -> None:
-        async with connected(choose(None, None, None, store, config, None)) as client:
+        async with connect(choose_target(None, None, None, store, config, None)) as client:
             out = Output(as_json=False, quiet=False, utc=False, now=client.clock.now)
-            _, number = await ask_to_leave(client, worker)
-            await wait_until_gone(client, out, number)
+            _, number = await request_drain(client, worker)
+            await wait_for_exit(client, out, number)
             out.say(f"worker {worker} has left")
 
     asyncio.run(work())
@@ -239,11 +239,11 @@ def _autoscale(settings: Settings, app: Mainspring | None, bounds: Bounds) -> No
 
     async def work() -> None:
         runtime = Runtime(msgspec.structs.replace(settings, connections=2))
-        fleet = Fleet(command_of(sys.argv[1:]), settings.worker.name, runtime.clock.monotonic)
+        fleet = WorkerProcesses(build_command(sys.argv[1:]), settings.worker.name, runtime.clock.monotonic)
         with LastResort(runtime.clock) as last_resort:
             # The workers are killed after their own grace period; the same then applies to this process.
             async with StopSignals(last_resort, settings.worker.grace + _EXITING) as stop:
-                if await _first(stop.asked.wait(), opened(runtime)) == 0:
+                if await _wait_for_first(stop.asked.wait(), wait_for_runtime(runtime)) == 0:
                     return
                 try:
                     await scale_by_load(runtime, fleet, bounds, queues, stop.asked)
@@ -271,7 +271,7 @@ def api(
     Example: mainspring api --store postgresql://localhost/mainspring --port 7071
     """
     loaded = load_application(app) if app else None
-    settings = settings_of(loaded, config, store=store, host=host, port=port, log__level=log_level)
+    settings = load_settings(loaded, config, store=store, host=host, port=port, log__level=log_level)
     _run(settings, {Role.HTTP}, None, None)
 
 
@@ -297,10 +297,10 @@ async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, gr
     status = 1
     recycled = False
     async with StopSignals(last_resort, grace) as stop:
-        insisting = asyncio.create_task(_when(stop.insisted.wait(), node.stop_now))
+        insisting = asyncio.create_task(_run_when(stop.insisted.wait(), node.stop_now))
         try:
-            started = await _first(stop.asked.wait(), _start(node, app)) == 1
-            if started and await _first(stop.asked.wait(), node.wait_for_end()) == 1:
+            started = await _wait_for_first(stop.asked.wait(), _start(node, app)) == 1
+            if started and await _wait_for_first(stop.asked.wait(), node.wait_for_end()) == 1:
                 recycled = await node.wait_for_end()
             status = 0
         finally:
@@ -312,7 +312,7 @@ async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, gr
     return recycled
 
 
-async def opened(runtime: Runtime) -> None:
+async def wait_for_runtime(runtime: Runtime) -> None:
     """Open the store and the brokers, and retry for up to ``PATIENCE`` while the store is unavailable.
 
     The store's server may be starting or being replaced. ``StoreDamaged`` is raised at once.
@@ -336,7 +336,7 @@ async def opened(runtime: Runtime) -> None:
 
 
 async def _start(node: Node, app: Mainspring | None) -> None:
-    await opened(node.runtime)
+    await wait_for_runtime(node.runtime)
     # Declare schedules first: if one is refused, nothing has been started.
     schedules = [] if app is None else await _declare(node, app)
     node.check()
@@ -371,7 +371,7 @@ def _next_run(job: Job) -> str:
     return f"next {isoformat(fires[0])}" if fires else "next after its current run"
 
 
-async def _first(*waits: Coroutine[None, None, object]) -> int:
+async def _wait_for_first(*waits: Coroutine[None, None, object]) -> int:
     """Return the index of the coroutine that finishes first, after the others are cancelled and have ended."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
@@ -383,7 +383,7 @@ async def _first(*waits: Coroutine[None, None, object]) -> int:
         await cancel_and_wait(*tasks)
 
 
-async def _when(event: Awaitable[object], action: Callable[[], None]) -> None:
+async def _run_when(event: Awaitable[object], action: Callable[[], None]) -> None:
     await event
     action()
 

@@ -8,7 +8,7 @@ import typer
 
 from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
-from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.settings import Settings
 from mainspring.config.stores import open_sharded
 
@@ -22,7 +22,7 @@ class MoveOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def register(application: typer.Typer) -> None:
-    group = typer.Typer(help="The servers of a store over several of them.", no_args_is_help=True)
+    group = typer.Typer(help="The servers of a sharded store.", no_args_is_help=True)
     group.command("servers")(servers)
     group.command("rebalance")(rebalance)
     application.add_typer(group, name="store")
@@ -37,12 +37,12 @@ def servers(profile: Profile = None, store: Store = None, config: Config = None,
     if json:
         echo_json(found)
         return
-    shown = table("number", "address", "state", "places", "leaving")
+    shown = build_table("number", "address", "state", "places", "leaving")
     for server in found:
         state = "away" if server.away else "there"
         leaving = ", ".join(map(str, server.leaving))
         shown.add_row(str(server.number), server.address, state, str(len(server.placement_groups)), leaving)
-    console().print(shown)
+    make_console().print(shown)
 
 
 async def _servers(settings: Settings):  # type: ignore[no-untyped-def]

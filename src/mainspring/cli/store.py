@@ -31,7 +31,7 @@ def migrate(
     config: Config = None,
     json: AsJson = False,
     contract: Annotated[
-        bool, typer.Option("--contract", help="Also take away what only older programs use, when they are gone.")
+        bool, typer.Option("--contract", help="Also remove what only older programs use, once they are gone.")
     ] = False,
 ) -> None:
     """Bring the store's schema up to date. Every process does this when it starts; this command does it beforehand.
@@ -61,7 +61,7 @@ def promote(
         str, typer.Argument(help="The standby, as a role that may promote it: postgresql://…", metavar="ADDRESS")
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="Also while the old primary still writes, or nobody can be asked.")
+        bool, typer.Option("--force", help="Promote even if the old primary still writes, or cannot be reached.")
     ] = False,
     profile: Profile = None,
     store: Store = None,

@@ -17,8 +17,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, command, read
-from mainspring.cli.output import Output, console, cut, last_line, span, table
+from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.output import Output, build_table, format_span, get_last_line, make_console, shorten
 from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
 from mainspring.core.runtime.tasks import cancel_and_wait
@@ -51,7 +51,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retried: float = 0.0
 
 
-class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TaskRates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Statistics of one task among the newest ended runs."""
 
     task: str
@@ -83,7 +83,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     workers: list[Worker]
     schedulers: int
     scheduler_lag_ms: float
-    tasks: list[TaskFigures]
+    tasks: list[TaskRates]
     problem: str = ""
 
 
@@ -111,7 +111,7 @@ class Meter:
                 async for kind, data in self._api.events("/v1/events", {"tenant": self._api.tenant}):
                     word = _ENDS.get(kind)
                     if word is not None:
-                        self._told.append((clock.monotonic(), word, read(data, EventLine).count))
+                        self._told.append((clock.monotonic(), word, decode_answer(data, EventLine).count))
             await clock.sleep(SECOND)
 
     def rates(self) -> Rates:
@@ -139,7 +139,7 @@ class View:
         self._now = out.now
         self._meter = Meter(api)
         self._following: asyncio.Task[None] | None = None
-        self._tasks: list[TaskFigures] = []
+        self._tasks: list[TaskRates] = []
         self._looked_at: Micros | None = None
 
     def begin(self) -> None:
@@ -151,15 +151,15 @@ class View:
 
     async def look(self) -> Frame:
         api = self._api
-        queues = read(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Queues).items
-        workers = read(await api.ask("GET", "/v1/workers"), Workers).items
-        schedulers = read(await api.ask("GET", "/v1/schedulers"), Schedulers)
+        queues = decode_answer(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Queues).items
+        workers = decode_answer(await api.ask("GET", "/v1/workers"), Workers).items
+        schedulers = decode_answer(await api.ask("GET", "/v1/schedulers"), Schedulers)
         now = api.clock.monotonic()
         if self._looked_at is None or now - self._looked_at >= _LOOK_AT_RUNS:
             self._looked_at = now
             query = {"status": "succeeded,failed", "limit": _SAMPLE, "tenant": api.tenant}
-            page = read(await api.ask("GET", "/v1/runs", query=query), _Runs)
-            self._tasks = metrics(page.items)
+            page = decode_answer(await api.ask("GET", "/v1/runs", query=query), _Runs)
+            self._tasks = compute_task_rates(page.items)
         return Frame(
             time=isoformat(self._now() // SECOND * SECOND),
             queued=sum(queue.queued for queue in queues),
@@ -177,7 +177,7 @@ class _Runs(msgspec.Struct):
     items: list[_Run]
 
 
-def metrics(runs: list[_Run]) -> list[TaskFigures]:
+def compute_task_rates(runs: list[_Run]) -> list[TaskRates]:
     """Compute statistics by task: failing tasks first, then slow ones."""
     by_task: dict[str, list[_Run]] = {}
     for run in runs:
@@ -191,13 +191,13 @@ def metrics(runs: list[_Run]) -> list[TaskFigures]:
         ]
         failed = [run for run in some if run.status == "failed"]
         found.append(
-            TaskFigures(
+            TaskRates(
                 task=task,
                 runs=len(some),
                 failed=len(failed),
                 took_ms_mean=round(sum(spent) / len(spent) / MILLISECOND, 1) if spent else 0.0,
                 took_ms_max=round(max(spent) / MILLISECOND, 1) if spent else 0.0,
-                last_error=(last_line(failed[0].error_message) or failed[0].reason) if failed else "",
+                last_error=(get_last_line(failed[0].error_message) or failed[0].reason) if failed else "",
             )
         )
     return sorted(found, key=lambda item: (-item.failed / item.runs, -item.took_ms_mean, item.task))
@@ -217,7 +217,7 @@ def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
     if frame.schedulers:
         second.append(f"{frame.schedulers} scheduler{'s' if frame.schedulers > 1 else ''}")
         if frame.scheduler_lag_ms >= 1_000:
-            second.append(f", {span(round(frame.scheduler_lag_ms * MILLISECOND))} behind", "yellow")
+            second.append(f", {format_span(round(frame.scheduler_lag_ms * MILLISECOND))} behind", "yellow")
     else:
         second.append("no scheduler", "red")
     second.append(
@@ -240,43 +240,43 @@ def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
 
 def _queues(frame: Frame, rows: int | None) -> Table:
     numbers = ("QUEUED", "LAG", "RUNNING", "OUT/S")
-    shown = table("QUEUE", *numbers, "STATE", right=numbers)
+    shown = build_table("QUEUE", *numbers, "STATE", right=numbers)
     for queue in frame.queues[:rows]:
         shown.add_row(
             queue.name, f"{queue.queued:,}", queue.lag, f"{queue.running:,}", f"{queue.rate_per_s:,.1f}", queue.state
         )
-    return _with_rest(shown, len(frame.queues), rows)
+    return _add_rest(shown, len(frame.queues), rows)
 
 
 def _workers(frame: Frame, rows: int | None, wide: bool) -> Table:
-    shown = table("WORKER", "NAME", "RUNNING", "QUEUES", "STATE", right=("RUNNING",))
+    shown = build_table("WORKER", "NAME", "RUNNING", "QUEUES", "STATE", right=("RUNNING",))
     for worker in frame.workers[:rows]:
         shown.add_row(
             worker.worker_id,
             worker.name,
             f"{worker.running:,}",
-            cut(", ".join(worker.queues), 40 if wide else 24),
+            shorten(", ".join(worker.queues), 40 if wide else 24),
             Text("draining", "yellow") if worker.draining else "",
         )
-    return _with_rest(shown, len(frame.workers), rows)
+    return _add_rest(shown, len(frame.workers), rows)
 
 
 def _tasks(frame: Frame, rows: int | None, wide: bool) -> Table:
     numbers = ("RUNS", "FAILED", "MEAN", "LONGEST")
-    shown = table("TASK", *numbers, "LAST ERROR", right=numbers)
+    shown = build_table("TASK", *numbers, "LAST ERROR", right=numbers)
     for task in frame.tasks[:rows]:
         shown.add_row(
             task.task,
             f"{task.runs:,}",
             Text(f"{task.failed / task.runs:.0%}", "red") if task.failed else "",
-            span(round(task.took_ms_mean * MILLISECOND)),
-            span(round(task.took_ms_max * MILLISECOND)),
-            cut(task.last_error, 80 if wide else 26),
+            format_span(round(task.took_ms_mean * MILLISECOND)),
+            format_span(round(task.took_ms_max * MILLISECOND)),
+            shorten(task.last_error, 80 if wide else 26),
         )
-    return _with_rest(shown, len(frame.tasks), rows)
+    return _add_rest(shown, len(frame.tasks), rows)
 
 
-def _with_rest(shown: Table, count: int, rows: int | None) -> Table:
+def _add_rest(shown: Table, count: int, rows: int | None) -> Table:
     if rows is not None and count > rows:
         shown.add_row(Text(f"and {count - rows} more", "dim"))
     return shown
@@ -287,9 +287,9 @@ def register(application: typer.Typer) -> None:
     async def top(
         api: Client,
         out: Output,
-        once: Annotated[bool, typer.Option("--once", help="One look, after watching for a second.")] = False,
+        once: Annotated[bool, typer.Option("--once", help="Show one sample, after measuring for a second.")] = False,
         interval: Annotated[
-            float, typer.Option("--interval", min=0.2, max=3_600, help="Seconds between two looks.")
+            float, typer.Option("--interval", min=0.2, max=3_600, help="Seconds between two updates.")
         ] = 1.0,
     ) -> None:
         """Watch queues, workers, rates, and the tasks that fail or take long. q or Ctrl-C ends it.
@@ -322,11 +322,11 @@ def register(application: typer.Typer) -> None:
 
 
 async def _live(view: View, interval: float) -> None:
-    screen = console()
+    screen = make_console()
     pressed = asyncio.Event()
     frame: Frame | None = None
     with (
-        _keys(pressed),
+        _watch_keys(pressed),
         suppress(asyncio.CancelledError),
         Live(console=screen, screen=True, auto_refresh=False) as live,
     ):
@@ -345,7 +345,7 @@ async def _live(view: View, interval: float) -> None:
 
 
 @contextmanager
-def _keys(pressed: asyncio.Event) -> Iterator[None]:
+def _watch_keys(pressed: asyncio.Event) -> Iterator[None]:
     """Set the event when q is pressed. Keys are read one by one and not echoed."""
     if not sys.stdin.isatty():
         yield

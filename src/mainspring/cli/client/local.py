@@ -28,7 +28,7 @@ class LocalTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._principal = Principal(name=_author(), role=Role.ADMIN, tenant=None)
+        self._principal = Principal(name=_get_author(), role=Role.ADMIN, tenant=None)
         self._operations = [
             (operation, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", operation.path)))
             for resource in RESOURCES
@@ -79,7 +79,7 @@ class _Stream(httpx2.AsyncByteStream):
             yield part
 
 
-def _author() -> str:
+def _get_author() -> str:
     """Return the author for the audit log: people at a shell have a login instead of a key."""
     try:
         return f"cli:{getpass.getuser()}"

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.errors import Invalid, NotFound
 
@@ -124,7 +124,7 @@ def names(incomplete: str) -> list[str]:
 
 
 def register(application: typer.Typer) -> None:
-    group = typer.Typer(name="profiles", help="Name the APIs and stores you speak to.", no_args_is_help=True)
+    group = typer.Typer(name="profiles", help="Name the APIs and stores that you use.", no_args_is_help=True)
     group.command("list")(list_profiles)
     group.command("set")(set_profile)
     group.command("use")(use)
@@ -155,10 +155,10 @@ def list_profiles(json: AsJson = False) -> None:
     if json:
         echo_json({"items": items})
         return
-    shown = table("", "NAME", "SPEAKS TO", "TENANT", "KEY")
+    shown = build_table("", "NAME", "TARGET", "TENANT", "KEY")
     for item in items:
         shown.add_row("*" if item.used else "", item.name, item.url or item.store, item.tenant or "", item.key)
-    console().print(shown)
+    make_console().print(shown)
 
 
 def set_profile(
@@ -168,8 +168,12 @@ def set_profile(
         str, typer.Option("--store", help="A path for SQLite, or postgresql://…", show_default=False)
     ] = "",
     key_file: Annotated[str, typer.Option("--key-file", help="A file with the API key.", show_default=False)] = "",
-    key_stdin: Annotated[bool, typer.Option("--key-stdin", help="Read the API key from stdin, and keep it.")] = False,
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose things are meant.", show_default=False)] = "",
+    key_stdin: Annotated[
+        bool, typer.Option("--key-stdin", help="Read the API key from stdin, and store it in the profile.")
+    ] = False,
+    tenant: Annotated[
+        str, typer.Option("--tenant", help="The default tenant of this profile.", show_default=False)
+    ] = "",
 ) -> None:
     """Create a profile, or replace one.
 
@@ -202,7 +206,9 @@ def set_profile(
 def use(
     name: Annotated[
         str | None,
-        typer.Argument(help="The profile; none without.", metavar="[NAME]", autocompletion=names, show_default=False),
+        typer.Argument(
+            help="The profile; without it, none is in use.", metavar="[NAME]", autocompletion=names, show_default=False
+        ),
     ] = None,
 ) -> None:
     """Use a profile by default.

@@ -14,7 +14,7 @@ import typer
 
 from mainspring.cli import logs
 from mainspring.cli.client import profiles
-from mainspring.cli.options import settings_of
+from mainspring.cli.options import load_settings
 from mainspring.cli.output import Output
 from mainspring.config.sections.monitoring import LogSection
 from mainspring.config.settings import Settings
@@ -34,32 +34,32 @@ Raw: TypeAlias = msgspec.Raw
 #: How long an unreachable API is retried: less than the client's half minute, because a person waits at a terminal.
 _PATIENCE: Micros = 3 * SECOND
 #: How long a broken stream is reconnected.
-_PATIENCE_OF_STREAMS: Micros = 60 * SECOND
+_STREAM_PATIENCE: Micros = 60 * SECOND
 _PAGE = 1_000
 _SHORTEST_PART = 6
-_WHERE = "Target"
-_MANNER = "Output"
+_TARGET = "Target"
+_OUTPUT = "Output"
 
 Profile: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--profile",
         help="Use the API or store of this profile (or set MAINSPRING_PROFILE).",
-        rich_help_panel=_WHERE,
+        rich_help_panel=_TARGET,
         autocompletion=profiles.names,
         show_default=False,
     ),
 ]
 Url: TypeAlias = Annotated[
     str | None,
-    typer.Option("--url", help="Use this API (or set MAINSPRING_URL).", rich_help_panel=_WHERE, show_default=False),
+    typer.Option("--url", help="Use this API (or set MAINSPRING_URL).", rich_help_panel=_TARGET, show_default=False),
 ]
 Key: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--key",
         help="The API key. Prefer MAINSPRING_KEY or a profile: other users of this machine can see options.",
-        rich_help_panel=_WHERE,
+        rich_help_panel=_TARGET,
         show_default=False,
     ),
 ]
@@ -68,7 +68,7 @@ StoreOf: TypeAlias = Annotated[
     typer.Option(
         "--store",
         help="Open this store directly, without an API: a path for SQLite, or postgresql://…",
-        rich_help_panel=_WHERE,
+        rich_help_panel=_TARGET,
         show_default=False,
     ),
 ]
@@ -77,7 +77,7 @@ ConfigOf: TypeAlias = Annotated[
     typer.Option(
         "--config",
         help="Use the store in this settings file. Default: ./mainspring.toml.",
-        rich_help_panel=_WHERE,
+        rich_help_panel=_TARGET,
         show_default=False,
     ),
 ]
@@ -86,22 +86,22 @@ Tenant: TypeAlias = Annotated[
     typer.Option(
         "--tenant",
         help="Limit to one tenant. Default: every tenant that you can access.",
-        rich_help_panel=_WHERE,
+        rich_help_panel=_TARGET,
         show_default=False,
     ),
 ]
 Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print the API's JSON on stdout, and nothing else.", rich_help_panel=_MANNER)
+    bool, typer.Option("--json", help="Print the API's JSON on stdout, and nothing else.", rich_help_panel=_OUTPUT)
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", help="Print only ids, one per line.", rich_help_panel=_MANNER)
+    bool, typer.Option("--quiet", help="Print only ids, one per line.", rich_help_panel=_OUTPUT)
 ]
 Utc: TypeAlias = Annotated[
-    bool, typer.Option("--utc", help="Print times in UTC instead of relative times.", rich_help_panel=_MANNER)
+    bool, typer.Option("--utc", help="Print times in UTC instead of relative times.", rich_help_panel=_OUTPUT)
 ]
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The target of a command: the URL of an API, or the settings of a store."""
 
     url: str = ""
@@ -134,17 +134,17 @@ class Client:
         """Send a request and return the raw answer."""
         return await self._api.ask(method, path, Raw, body=body, query=query, repeatable=repeatable)
 
-    async def pages(self, path: str, query: Mapping[str, object], limit: int, *, largest: int = _PAGE) -> "Found":
+    async def pages(self, path: str, query: Mapping[str, object], limit: int, *, largest: int = _PAGE) -> "ItemPage":
         """Return the items of a list, over as many pages as needed."""
         items: list[Raw] = []
         cursor: str | None = None
         while True:
             asked = {**query, "limit": min(limit - len(items), largest), "cursor": cursor}
-            page = read(await self.ask("GET", path, query=asked), Found)
+            page = decode_answer(await self.ask("GET", path, query=asked), ItemPage)
             items += page.items
             cursor = page.next_cursor
             if cursor is None or len(items) >= limit:
-                return Found(items=items, next_cursor=cursor)
+                return ItemPage(items=items, next_cursor=cursor)
 
     async def events(
         self, path: str, query: Mapping[str, object] | None = None
@@ -152,14 +152,14 @@ class Client:
         """Yield server-sent events as (kind, data). A broken stream continues after the last event received."""
         last = ""
         # A stream that never started probably has a wrong address, so stop retrying sooner.
-        give_up_at = self.clock.monotonic() + _PATIENCE
+        retry_until = self.clock.monotonic() + _PATIENCE
         while True:
             kind, data = "", ""
             try:
                 headers = {"last-event-id": last} if last else None
                 async with aclosing(self._api.lines(path, query, headers)) as lines:
                     async for line in lines:
-                        give_up_at = self.clock.monotonic() + _PATIENCE_OF_STREAMS
+                        retry_until = self.clock.monotonic() + _STREAM_PATIENCE
                         name, _, value = line.partition(": ")
                         if name == "id":
                             last = value
@@ -171,9 +171,9 @@ class Client:
                             yield kind, Raw(data.encode())
                             kind, data = "", ""
             except StoreUnavailable:
-                if self.clock.monotonic() > give_up_at:
+                if self.clock.monotonic() > retry_until:
                     raise
-            if self.is_local or self.clock.monotonic() > give_up_at:
+            if self.is_local or self.clock.monotonic() > retry_until:
                 return
             await self.clock.sleep(500 * MILLISECOND)
 
@@ -188,24 +188,27 @@ class Client:
         for kind in ("recurring", "oneOff"):
             query = {"text": text[:200], "kind": kind, "tenant": self.tenant}
             found = await self.pages("/v1/jobs", query, _PAGE)
-            jobs = [job for job in (read(item, _Job) for item in found.items) if job.name == text]
+            jobs = [job for job in (decode_answer(item, _Job) for item in found.items) if job.name == text]
             if len(jobs) > 1:
                 several = ", ".join(sorted({job.tenant for job in jobs})) if kind == "recurring" else jobs[0].job_id
                 hint = f"--tenant, one of {several}" if kind == "recurring" else f"by its id, such as {several}"
                 raise Invalid("job", f"{text!r} is the name of {len(jobs)} jobs", hint)
             if jobs:
                 return jobs[0].job_id
-        return await self._by_part("/v1/jobs", text, "job")
+        return await self._find_by_part("/v1/jobs", text, "job")
 
     async def run(self, text: str) -> str:
         """Return the id of a run, given its id or a unique part of it."""
-        return text if is_id(text) else await self._by_part("/v1/runs", text, "run")
+        return text if is_id(text) else await self._find_by_part("/v1/runs", text, "run")
 
-    async def _by_part(self, path: str, text: str, noun: str) -> str:
+    async def _find_by_part(self, path: str, text: str, noun: str) -> str:
         part = text.strip("….")
         if len(part) >= _SHORTEST_PART and all(letter in "0123456789abcdef" for letter in part):
             found = await self.pages(path, {"text": part, "tenant": self.tenant}, _PAGE)
-            ids = [item.job_id if noun == "job" else item.run_id for item in (read(raw, _Ids) for raw in found.items)]
+            ids = [
+                item.job_id if noun == "job" else item.run_id
+                for item in (decode_answer(raw, _Ids) for raw in found.items)
+            ]
             meant = [identifier for identifier in ids if part in identifier]
             if len(meant) == 1:
                 return meant[0]
@@ -214,7 +217,7 @@ class Client:
         raise NotFound(f"there is no {noun} {text!r}")
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ItemPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     items: list[Raw]
     next_cursor: str | None = None
 
@@ -230,20 +233,20 @@ class _Ids(msgspec.Struct, rename="camel"):
     run_id: str = ""
 
 
-def read(answer: Raw, kind: type[T]) -> T:
+def decode_answer(answer: Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(f"this is not an answer of the API: {error}") from None
 
 
-def segment(text: str) -> str:
+def quote_segment(text: str) -> str:
     """Quote a name for use as one segment of a path."""
     return quote(text, safe="")
 
 
 @contextmanager
-def naming(noun: str, name: str) -> Iterator[None]:
+def name_missing(noun: str, name: str) -> Iterator[None]:
     """Name the object in the error if the API does not find it."""
     try:
         yield
@@ -251,9 +254,9 @@ def naming(noun: str, name: str) -> Iterator[None]:
         raise NotFound(str(error).replace("no such object", f"no {noun} {name!r:.80}", 1)) from None
 
 
-def choose(
+def choose_target(
     profile: str | None, url: str | None, key: str | None, store: str | None, config: Path | None, tenant: str | None
-) -> Where:
+) -> Target:
     """Choose the target: options first, then environment variables, the profile in use, and the settings."""
     given = [name for name, value in (("--profile", profile), ("--url", url), ("--store", store)) if value is not None]
     if len(given) > 1:
@@ -270,21 +273,21 @@ def choose(
         found = profiles.read().get(profile)
         tenant = tenant or found.tenant or None
         if found.url:
-            return Where(url=found.url, key=key or found.secret(), tenant=tenant)
+            return Target(url=found.url, key=key or found.secret(), tenant=tenant)
         store = found.store
     if url is not None:
-        return Where(url=url, key=key, tenant=tenant)
-    return Where(settings=settings_of(None, config, store=store), tenant=tenant)
+        return Target(url=url, key=key, tenant=tenant)
+    return Target(settings=load_settings(None, config, store=store), tenant=tenant)
 
 
 def store_settings(profile: str | None, store: str | None, config: Path | None) -> Settings:
     """Return the settings of the store, for commands that need direct access to it."""
-    where = choose(profile, None, None, store, config, None)
-    if where.settings is None:
+    target = choose_target(profile, None, None, store, config, None)
+    if target.settings is None:
         raise Invalid(
-            "--store", "is needed: this looks into the store itself, not through an API", "or a profile with one"
+            "--store", "is needed: this command opens the store directly, not through an API", "or a profile with one"
         )
-    return where.settings
+    return target.settings
 
 
 @asynccontextmanager
@@ -297,7 +300,7 @@ async def open_runtime(settings: Settings, *, makes_store: bool) -> AsyncIterato
         path = parse_path(settings.store)
         if not path.exists():
             # Otherwise a mistyped path would create an empty store, and the command would report that there is nothing.
-            raise StoreUnavailable(f"there is no store {path}; mainspring up or mainspring migrate makes one")
+            raise StoreUnavailable(f"there is no store {path}; mainspring up or mainspring migrate creates one")
     from mainspring.config.runtime import Runtime
 
     runtime = Runtime(settings)
@@ -309,16 +312,16 @@ async def open_runtime(settings: Settings, *, makes_store: bool) -> AsyncIterato
 
 
 @asynccontextmanager
-async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator[Client]:
+async def connect(target: Target, *, makes_store: bool = False) -> AsyncIterator[Client]:
     # Import here: help and shell completion need none of this.
     from mainspring.sdk.backends.client import ApiClient
 
-    if where.settings is None:
+    if target.settings is None:
         from mainspring.config.runtime import system_clock
 
-        remote = ApiClient(where.url, where.key, system_clock(), patience=_PATIENCE)
+        remote = ApiClient(target.url, target.key, system_clock(), patience=_PATIENCE)
         try:
-            yield Client(remote, where.tenant, is_local=False)
+            yield Client(remote, target.tenant, is_local=False)
         finally:
             await remote.close()
         return
@@ -326,10 +329,10 @@ async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator
     from mainspring.config.api import open_local_api
 
     logs.configure(LogSection(level="error"))
-    async with open_runtime(where.settings, makes_store=makes_store) as runtime, open_local_api(runtime) as api:
+    async with open_runtime(target.settings, makes_store=makes_store) as runtime, open_local_api(runtime) as api:
         local = ApiClient("http://store", None, runtime.clock, transport=LocalTransport(api))
         try:
-            yield Client(local, where.tenant, is_local=True)
+            yield Client(local, target.tenant, is_local=True)
         finally:
             await local.close()
 
@@ -355,14 +358,14 @@ def command(
             utc: bool,
             **own: Any,
         ) -> None:
-            where = choose(profile, url, key, store, config, tenant)
+            target = choose_target(profile, url, key, store, config, tenant)
 
-            async def speak() -> None:
-                async with connected(where, makes_store=makes_store) as api:
+            async def execute() -> None:
+                async with connect(target, makes_store=makes_store) as api:
                     out = Output(as_json=json, quiet=quiet, utc=utc, now=api.clock.now)
                     await called(api, out, **own)
 
-            asyncio.run(speak())
+            asyncio.run(execute())
 
         _, _, *own = inspect.signature(function).parameters.values()
         shared = [

@@ -5,8 +5,8 @@ import asyncio
 import typer
 
 from mainspring.cli import exits
-from mainspring.cli.client.target import Client, read
-from mainspring.cli.output import Output, took
+from mainspring.cli.client.target import Client, decode_answer
+from mainspring.cli.output import Output, format_elapsed
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.runs.run import ENDED
 from mainspring.core.runtime.backoff import Backoff
@@ -23,7 +23,7 @@ async def wait_for(api: Client, out: Output, run: str) -> None:
     try:
         while True:
             answer = await api.ask("GET", f"/v1/runs/{run}")
-            found = read(answer, RunDetails)
+            found = decode_answer(answer, RunDetails)
             if found.status in _ENDED:
                 break
             await api.clock.sleep(backoff.next())
@@ -36,7 +36,7 @@ async def wait_for(api: Client, out: Output, run: str) -> None:
         result = found.result_text
         if result not in ("", "null"):
             out.print(result)
-        spent = took(found.began, found.end_time)
+        spent = format_elapsed(found.began, found.end_time)
         out.say(
             f"run {run} {'was ' if found.status in ('cancelled', 'skipped') else ''}{found.status}"
             f"{f' after {spent}' if spent else ''}{f': {found.why}' if found.why else ''}"

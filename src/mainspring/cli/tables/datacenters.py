@@ -11,7 +11,7 @@ from mainspring.core.model.cluster.labels import AND_THEN
 _TIME = re.compile(r"([0-9]+(ms|[smhd]))+")
 
 
-def datacenters_of(text: str) -> object:
+def parse_datacenters(text: str) -> object:
     """Parse ``us,eu``, ``all``, ``any``, or an order of preference such as ``us>eu>30s`` for the API."""
     if text in ("all", "any"):
         return text
@@ -24,7 +24,7 @@ def datacenters_of(text: str) -> object:
     return {"prefer": order} | ({} if after is None else {"failoverAfter": after})
 
 
-def datacenters_shown(given: msgspec.Raw | msgspec.UnsetType) -> str:
+def format_datacenters(given: msgspec.Raw | msgspec.UnsetType) -> str:
     if given is msgspec.UNSET:
         return ""
     found = msgspec.json.decode(given)

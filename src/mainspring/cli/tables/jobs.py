@@ -3,8 +3,8 @@
 import msgspec
 
 from mainspring.cli.client.target import Raw
-from mainspring.cli.output import Output, details, status
-from mainspring.cli.tables.datacenters import datacenters_shown
+from mainspring.cli.output import Output, format_status, print_details
+from mainspring.cli.tables.datacenters import format_datacenters
 
 
 class _SloState(msgspec.Struct, rename="camel"):
@@ -87,13 +87,13 @@ class JobDetails(msgspec.Struct, rename="camel"):
 
 
 def show_details(out: Output, job: JobDetails) -> None:
-    details(
+    print_details(
         out,
         [
             ("job", job.job_id),
             ("name", job.name),
             ("task", job.task),
-            ("status", status(job.status)),
+            ("status", format_status(job.status)),
             ("paused", job.pause_reason),
             ("resumes", None if job.resume_at is None else f"{job.resume_at}  {out.time(job.resume_at)}"),
             ("schedule", job.schedule),
@@ -106,12 +106,12 @@ def show_details(out: Output, job: JobDetails) -> None:
             ("deadline", job.deadline),
             ("start within", job.start_within),
             ("overlap", job.overlap),
-            ("slo", _slo_words(job)),
+            ("slo", _describe_slo(job)),
             ("calendars", f"{', '.join(job.calendars)}; when closed: {job.when_closed}" if job.calendars else ""),
             ("waits for", f"{', '.join(job.depends_on)}: {job.when}" if job.depends_on else ""),
             ("ordering key", job.ordering_key),
             ("requires", ", ".join(f"{name}={value}" for name, value in job.requires.items())),
-            ("datacenters", datacenters_shown(job.datacenters)),
+            ("datacenters", format_datacenters(job.datacenters)),
             ("weight", job.weight if job.weight > 1 else None),
             ("retention", job.retention),
             ("limits", ", ".join(map(str, job.limits))),
@@ -127,7 +127,7 @@ def show_details(out: Output, job: JobDetails) -> None:
     )
 
 
-def _slo_words(job: JobDetails) -> str:
+def _describe_slo(job: JobDetails) -> str:
     if job.slo is None:
         return ""
     owes = {"startWithin": "start within", "succeedEvery": "succeed every"}

@@ -3,7 +3,7 @@
 import msgspec
 
 from mainspring.cli.client.target import Raw
-from mainspring.cli.output import Output, last_line, span, status, took
+from mainspring.cli.output import Output, format_elapsed, format_span, format_status, get_last_line
 from mainspring.core.model.base.instant import parse_instant
 from mainspring.core.model.runs.reserved import FAN_OUT
 
@@ -63,7 +63,7 @@ class RunDetails(msgspec.Struct, rename="camel"):
         """One line on why the run does not progress, or did not succeed."""
         if self.status in ("succeeded", "running", "queued", "scheduled"):
             return ""
-        return last_line(self.error_message) or self.reason
+        return get_last_line(self.error_message) or self.reason
 
 
 def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
@@ -74,9 +74,9 @@ def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
             (
                 out.id(run.run_id),
                 run.task,
-                status(run.status),
+                format_status(run.status),
                 out.time(run.scheduled_for),
-                _spent(out, run),
+                _format_usage(out, run),
                 str(run.attempt_number),
                 *((run.queue, run.tenant, run.name) if out.roomy else ()),
                 run.why,
@@ -89,7 +89,7 @@ def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
         out.say(f"there are more than these {len(runs)}: --limit")
 
 
-def _spent(out: Output, run: RunDetails) -> str:
+def _format_usage(out: Output, run: RunDetails) -> str:
     if run.status == "running" and run.began is not None:
-        return span(max(out.now() - parse_instant(run.began), 0))
-    return took(run.began, run.end_time)
+        return format_span(max(out.now() - parse_instant(run.began), 0))
+    return format_elapsed(run.began, run.end_time)

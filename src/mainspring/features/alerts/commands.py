@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, read, segment
+from mainspring.cli.client.target import Client, command, decode_answer, quote_segment
 from mainspring.cli.client.waiting import wait_for
 from mainspring.cli.output import Output
 
@@ -38,8 +38,8 @@ async def try_channel(
     Example: mainspring notify test ops
     """
     body = {} if owner is None else {"owner": owner}
-    answer = await api.ask("POST", f"/v1/notifications/channels/{segment(channel)}/test", body=body)
-    run = read(answer, _RunOut)
+    answer = await api.ask("POST", f"/v1/notifications/channels/{quote_segment(channel)}/test", body=body)
+    run = decode_answer(answer, _RunOut)
     if wait:
         await wait_for(api, out, run.run_id)
     else:

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.options import Config, settings_of
-from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.options import Config, load_settings
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.archive import open_archive, restore_archive
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import DAY, Instant, parse_instant
@@ -65,10 +65,10 @@ def list_parts(since: Since = None, until: Until = None, config: Config = None, 
         )
         for part in parts
     ]
-    shown = table("FROM", "TO", "RETENTION", "RUNS", "FILES", "BYTES", "STATE", right=("RUNS", "FILES", "BYTES"))
+    shown = build_table("FROM", "TO", "RETENTION", "RUNS", "FILES", "BYTES", "STATE", right=("RUNS", "FILES", "BYTES"))
     for row in rows:
         shown.add_row(*row)
-    console().print(shown)
+    make_console().print(shown)
 
 
 @group.command("restore")
@@ -102,7 +102,7 @@ def restore_runs(
     """
 
     async def read() -> Restored:
-        async with open_archive(settings_of(None, config)) as blobs:
+        async with open_archive(load_settings(None, config)) as blobs:
             parts = _select_parts(await list_manifests(blobs), since, until)
             complete = [part for part in parts if part.complete]
             if not complete:
@@ -125,7 +125,7 @@ def restore_runs(
 
 
 async def _read_parts(config: Path | None, since: str | None, until: str | None) -> list[Manifest]:
-    async with open_archive(settings_of(None, config)) as blobs:
+    async with open_archive(load_settings(None, config)) as blobs:
         return _select_parts(await list_manifests(blobs), since, until)
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from mainspring.cli.bench import load_benchmark
 from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
-from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import parse_duration
 from mainspring.core.model.base.quantities import DAY_SECONDS, parse_count, parse_peak, parse_per_day, parse_size
@@ -143,7 +143,7 @@ def capacity(
     if json:
         echo_json(found)
     else:
-        print_capacity(console(), found)
+        print_capacity(make_console(), found)
 
 
 def print_capacity(out: Console, found: Capacity) -> None:
@@ -159,7 +159,7 @@ def print_capacity(out: Console, found: Capacity) -> None:
 
 def _print_table(out: Console, found: Capacity) -> None:
     """Print one row per figure, with its arithmetic."""
-    shown = table("FIGURE", "VALUE", "HOW", right=("VALUE",))
+    shown = build_table("FIGURE", "VALUE", "HOW", right=("VALUE",))
     for section in found.sections:
         shown.add_row(Text(section.title, "bold"))
         for figure in section.figures:

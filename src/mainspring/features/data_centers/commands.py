@@ -4,8 +4,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, command, read
-from mainspring.cli.output import Output, span
+from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.instant import MILLISECOND
 
 group = typer.Typer(name="datacenters", help="List data centers and their load.", no_args_is_help=True)
@@ -45,7 +45,7 @@ async def list_datacenters(api: Client, out: Output) -> None:
     Example: mainspring datacenters list
     """
     answer = await api.ask("GET", "/v1/datacenters")
-    found = read(answer, Datacenters)
+    found = decode_answer(answer, Datacenters)
 
     def show() -> None:
         out.rows(
@@ -58,7 +58,7 @@ async def list_datacenters(api: Client, out: Output) -> None:
                     str(data_center.schedulers),
                     str(data_center.queued),
                     str(data_center.running),
-                    span(round(data_center.lag_ms * MILLISECOND)) if data_center.queued else "",
+                    format_span(round(data_center.lag_ms * MILLISECOND)) if data_center.queued else "",
                 )
                 for data_center in found.items
             ],

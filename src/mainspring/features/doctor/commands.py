@@ -11,7 +11,7 @@ from rich.text import Text
 from mainspring.cli import logs
 from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
-from mainspring.cli.output import AsJson, console, echo_json
+from mainspring.cli.output import AsJson, echo_json, make_console
 from mainspring.config.health import examine
 from mainspring.config.sections.monitoring import LogSection
 from mainspring.core.model.cluster.diagnosis import Finding, Level
@@ -54,7 +54,7 @@ def doctor(profile: Profile = None, store: Store = None, config: Config = None, 
     if json:
         echo_json(report)
     else:
-        _show(console(), report)
+        _show(make_console(), report)
     if report.problems:
         raise typer.Exit(1)
 

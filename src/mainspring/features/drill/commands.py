@@ -11,8 +11,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, read
-from mainspring.cli.output import Output, details
+from mainspring.cli.client.target import Client, Raw, command, decode_answer
+from mainspring.cli.output import Output, print_details
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import SECOND, Micros, parse_duration
 from mainspring.features.drill.model import check_allowed
@@ -98,7 +98,7 @@ async def drill(
         answer = await _kill(api, scheduler, body)
     else:
         answer = await api.ask("POST", "/v1/drills", body=body)
-    report = read(answer, _Report)
+    report = decode_answer(answer, _Report)
     out.tell(answer, [report.scheduler], lambda: _show_report(out, report))
     if not report.passed:
         raise typer.Exit(1)
@@ -106,9 +106,9 @@ async def drill(
 
 async def _kill(api: Client, scheduler: str | None, body: dict[str, object]) -> Raw:
     """Kill the scheduler while the API watches. A kill cannot be undone, so all checks come first."""
-    production = read(await api.ask("GET", "/v1/drills"), _DrillSettings).production
+    production = decode_answer(await api.ask("GET", "/v1/drills"), _DrillSettings).production
     check_allowed(in_production=production, confirmed=bool(body["inProduction"]))
-    alive = read(await api.ask("GET", "/v1/schedulers"), _Schedulers).items
+    alive = decode_answer(await api.ask("GET", "/v1/schedulers"), _Schedulers).items
     candidates = [
         one for one in alive if (one.is_local if scheduler is None else scheduler in (one.name, one.scheduler_id))
     ]
@@ -146,7 +146,7 @@ def _show_report(out: Output, report: _Report) -> None:
     owner = report.seconds_without_owner
     good = Text("passed", "green") if report.passed else Text("failed", "red")
     alone = " and no other" if report.schedulers == 1 else f" of {report.schedulers} schedulers"
-    details(
+    print_details(
         out,
         [
             ("drill", good),

@@ -3,7 +3,7 @@
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.client.target import Client, command, decode_answer
 from mainspring.cli.output import Output
 
 
@@ -31,7 +31,7 @@ def register(application: typer.Typer) -> None:
             if kind == "gap":
                 out.warn("some events were dropped")
             elif kind.startswith("run."):
-                event = read(data, EventLine)
+                event = decode_answer(data, EventLine)
                 runs = ", ".join(map(out.id, event.run_ids[:3])) + (", …" if event.count > 3 else "")
                 when = event.time[11:19]
                 if out.quiet:
@@ -39,6 +39,6 @@ def register(application: typer.Typer) -> None:
                         typer.echo(run)
                 else:
                     out.line(
-                        {"event": kind, **read(data, dict[str, object])},
+                        {"event": kind, **decode_answer(data, dict[str, object])},
                         f"{when}  {kind.removeprefix('run.'):10}  {event.count:6,}  {event.tenant}  {runs}",
                     )

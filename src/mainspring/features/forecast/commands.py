@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mainspring.cli.client.target import Profile, open_runtime, store_settings
 from mainspring.cli.options import Application, Config, Store, load_application
-from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.runtime import system_time
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
@@ -120,7 +120,7 @@ def forecast(
     if json:
         echo_json(_forecast_out(found, notes))
     else:
-        _show_forecast(console(), found, notes)
+        _show_forecast(make_console(), found, notes)
 
 
 async def _read_stored(
@@ -191,7 +191,7 @@ def _show_forecast(out: Console, found: Forecast, notes: list[str]) -> None:
         for line in draw_chart(found.counts, found.start, out.width):
             out.print(Text(line), no_wrap=True, overflow="crop")
         out.print()
-        peaks = table("PEAK (UTC)", "RUNS", "SCHEDULES", right=("RUNS",))
+        peaks = build_table("PEAK (UTC)", "RUNS", "SCHEDULES", right=("RUNS",))
         for peak in found.peaks:
             shown = peak.makers if out.width >= _WIDE_TERMINAL else peak.makers[:3]
             makers = ", ".join(f"{maker.name} {maker.runs:,}" for maker in shown)
@@ -200,7 +200,7 @@ def _show_forecast(out: Console, found: Forecast, notes: list[str]) -> None:
             peaks.add_row(isoformat(peak.at)[:16].replace("T", " "), f"{peak.runs:,}", makers + more)
         out.print(peaks)
         out.print()
-        totals = table("SCHEDULE", "RUNS", right=("RUNS",))
+        totals = build_table("SCHEDULE", "RUNS", right=("RUNS",))
         for share in found.totals:
             totals.add_row(share.name, f"{share.runs:,}")
         if found.active > len(found.totals):

@@ -8,8 +8,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from mainspring.cli.options import Config, settings_of
-from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.options import Config, load_settings
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.health import copy_store
 from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
@@ -75,7 +75,9 @@ def move(
 
         moved = asyncio.run(
             copy_store(
-                settings_of(None, config, store=source), settings_of(None, config, store=target, schema=schema), report
+                load_settings(None, config, store=source),
+                load_settings(None, config, store=target, schema=schema),
+                report,
             )
         )
     seconds = (clock.monotonic() - began) / SECOND
@@ -84,11 +86,11 @@ def move(
         target = hide_secrets(target)
         echo_json(MoveOut(source=source, target=target, rows=rows, seconds=round(seconds, 3), resumed=moved.resumed))
         return
-    shown = table("MOVED", "ROWS", right=("ROWS",))
+    shown = build_table("MOVED", "ROWS", right=("ROWS",))
     for kind, count in rows.items():
         if count:
             shown.add_row(kind.replace("_", " "), f"{count:,}")
-    console().print(shown)
+    make_console().print(shown)
     rate = moved.rows / seconds
     typer.echo(f"{moved.rows:,} rows in {seconds:.1f} s ({rate:,.0f} a second); counts and checksums agree")
     if moved.resumed:

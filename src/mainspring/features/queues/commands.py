@@ -6,11 +6,11 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, read, segment
-from mainspring.cli.each import each
+from mainspring.cli.client.target import Client, Raw, command, decode_answer, quote_segment
+from mainspring.cli.each import act_on_each
 from mainspring.cli.fields import Yes
-from mainspring.cli.output import Output, confirm, details, span
-from mainspring.cli.pausing import Until, Why, pause_of, until_of
+from mainspring.cli.output import Output, confirm, format_span, print_details
+from mainspring.cli.pausing import Until, Why, build_pause, format_until
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND
 
@@ -40,7 +40,7 @@ class Queue(msgspec.Struct, rename="camel"):
 
     @property
     def lag(self) -> str:
-        return span(round(self.lag_ms * MILLISECOND)) if self.queued else ""
+        return format_span(round(self.lag_ms * MILLISECOND)) if self.queued else ""
 
     @property
     def state(self) -> Text:
@@ -64,7 +64,7 @@ async def list_queues(api: Client, out: Output) -> None:
     Example: mainspring queues list
     """
     answer = await api.ask("GET", "/v1/queues", query={"tenant": api.tenant})
-    queues = read(answer, Queues).items
+    queues = decode_answer(answer, Queues).items
 
     def show() -> None:
         numbers = ("QUEUED", "LAG", "RUNNING", "ENDED/S", "WORKERS")
@@ -104,8 +104,8 @@ async def show_queue(
 
     Example: mainspring queues show mail
     """
-    answer = await api.ask("GET", f"/v1/queues/{segment(name)}")
-    out.tell(answer, [name], lambda: _show_policy(out, read(answer, Policy)))
+    answer = await api.ask("GET", f"/v1/queues/{quote_segment(name)}")
+    out.tell(answer, [name], lambda: _show_policy(out, decode_answer(answer, Policy)))
 
 
 @command(group, "set")
@@ -150,8 +150,8 @@ async def set_queue(
         "shares": _parse_shares(share or []),
         "why": why,
     }
-    answer = await api.ask("PUT", f"/v1/queues/{segment(name)}", body=body, repeatable=True)
-    out.tell(answer, [name], lambda: _show_policy(out, read(answer, Policy)))
+    answer = await api.ask("PUT", f"/v1/queues/{quote_segment(name)}", body=body, repeatable=True)
+    out.tell(answer, [name], lambda: _show_policy(out, decode_answer(answer, Policy)))
 
 
 def _parse_shares(given: list[str]) -> dict[str, int]:
@@ -165,7 +165,7 @@ def _parse_shares(given: list[str]) -> dict[str, int]:
 
 
 def _show_policy(out: Output, policy: Policy) -> None:
-    details(
+    print_details(
         out,
         [
             ("queue", policy.name),
@@ -195,7 +195,7 @@ async def pause(
 
     mainspring queues pause --all --yes
     """
-    pause_body = pause_of(until, why, api.clock.now())
+    pause_body = build_pause(until, why, api.clock.now())
     if _check_selection(api, names, everything):
         confirm("pause all queues of all tenants", yes)
         answer = await api.ask("POST", "/v1/pause", body=pause_body, repeatable=True)
@@ -204,10 +204,10 @@ async def pause(
 
     async def one(name: str) -> tuple[Raw, str, str]:
         body = {**pause_body, "tenant": api.tenant}
-        answer = await api.ask("POST", f"/v1/queues/{segment(name)}/pause", body=body, repeatable=True)
-        return answer, name, f"queue {name} is paused{_describe_tenant(api)}{until_of(answer)}"
+        answer = await api.ask("POST", f"/v1/queues/{quote_segment(name)}/pause", body=body, repeatable=True)
+        return answer, name, f"queue {name} is paused{_describe_tenant(api)}{format_until(answer)}"
 
-    await each(out, names or [], one)
+    await act_on_each(out, names or [], one)
 
 
 @command(group, "resume")
@@ -223,10 +223,10 @@ async def resume(api: Client, out: Output, names: Names = None, everything: All 
 
     async def one(name: str) -> tuple[Raw, str, str]:
         body = {"tenant": api.tenant}
-        answer = await api.ask("POST", f"/v1/queues/{segment(name)}/resume", body=body, repeatable=True)
+        answer = await api.ask("POST", f"/v1/queues/{quote_segment(name)}/resume", body=body, repeatable=True)
         return answer, name, f"queue {name} is resumed{_describe_tenant(api)}"
 
-    await each(out, names or [], one)
+    await act_on_each(out, names or [], one)
 
 
 def _check_selection(api: Client, names: list[str] | None, everything: bool) -> bool:

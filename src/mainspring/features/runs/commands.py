@@ -8,10 +8,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.bulk import on_many
-from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.bulk import act_on_many
+from mainspring.cli.client.target import Client, Raw, command, decode_answer
 from mainspring.cli.client.waiting import wait_for
-from mainspring.cli.each import each
+from mainspring.cli.each import act_on_each
 from mainspring.cli.fields import (
     After,
     Before,
@@ -26,9 +26,9 @@ from mainspring.cli.fields import (
     Task,
     Wait,
     Yes,
-    payload_of,
+    read_payload,
 )
-from mainspring.cli.output import Output, details, last_line, status, took
+from mainspring.cli.output import Output, format_elapsed, format_status, get_last_line, print_details
 from mainspring.cli.tables.runs import Attempt, RunDetails, show_runs
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.runs.run import Outcome
@@ -93,7 +93,7 @@ async def list_runs(
         "tenant": api.tenant,
     }
     found = await api.pages("/v1/runs", query, limit)
-    runs = [read(item, RunDetails) for item in found.items]
+    runs = [decode_answer(item, RunDetails) for item in found.items]
     out.tell(found, [run.run_id for run in runs], lambda: show_runs(out, runs, more=found.next_cursor is not None))
 
 
@@ -112,7 +112,7 @@ async def show_run(api: Client, out: Output, run: Run, wait: Wait = False) -> No
         await wait_for(api, out, identifier)
         return
     answer = await api.ask("GET", f"/v1/runs/{identifier}")
-    out.tell(answer, [identifier], lambda: _show_details(out, read(answer, RunDetails)))
+    out.tell(answer, [identifier], lambda: _show_details(out, decode_answer(answer, RunDetails)))
 
 
 @command(group, "cancel")
@@ -153,7 +153,7 @@ async def cancel(
     if not runs:
         if job is not None:
             filters["jobId"] = await api.job(job)
-        await on_many(api, out, "cancel", "runs", filters, dry_run=dry_run, yes=yes)
+        await act_on_many(api, out, "cancel", "runs", filters, dry_run=dry_run, yes=yes)
         return
     if any(filters.values()) or job is not None or dry_run:
         raise Invalid("run", "cannot be combined with a filter")
@@ -161,9 +161,9 @@ async def cancel(
     async def one(text: str) -> tuple[Raw, str, str]:
         identifier = await api.run(text)
         answer = await api.ask("POST", f"/v1/runs/{identifier}/cancel", repeatable=True)
-        return answer, identifier, f"run {text} is {read(answer, dict[str, str])['status']}"
+        return answer, identifier, f"run {text} is {decode_answer(answer, dict[str, str])['status']}"
 
-    await each(out, runs, one)
+    await act_on_each(out, runs, one)
 
 
 @command(group, "retry")
@@ -172,9 +172,9 @@ async def retry(api: Client, out: Output, run: Run, payload: Payload = None, wai
 
     Example: mainspring runs retry 3f2a90c14b7e --wait
     """
-    body = {} if payload is None else {"payload": payload_of(payload)}
+    body = {} if payload is None else {"payload": read_payload(payload)}
     answer = await api.ask("POST", f"/v1/runs/{await api.run(run)}/retry", body=body)
-    new = read(answer, _RunOut)
+    new = decode_answer(answer, _RunOut)
     if wait:
         await wait_for(api, out, new.run_id)
     else:
@@ -201,18 +201,18 @@ async def logs(
         async with aclosing(api.events(f"/v1/runs/{identifier}/logs/follow")) as events:
             async for kind, data in events:
                 if kind == "line":
-                    line = read(data, LogLineOut)
+                    line = decode_answer(data, LogLineOut)
                     out.line(data, _format_line(out, line))
                 elif kind == "end":
-                    out.say(f"run {identifier} {read(data, dict[str, str])['status']}")
+                    out.say(f"run {identifier} {decode_answer(data, dict[str, str])['status']}")
                     return
         return
     after = 0
     items: list[Raw] = []
     while True:
         answer = await api.ask("GET", f"/v1/runs/{identifier}/logs", query={"after": after, "limit": 1_000})
-        page = read(answer, LogPage)
-        items += read(answer, _RawLogPage).items
+        page = decode_answer(answer, LogPage)
+        items += decode_answer(answer, _RawLogPage).items
         after = page.next_after
         if out.for_people:
             for line in page.items:
@@ -233,7 +233,7 @@ async def explain(api: Client, out: Output, run: Run) -> None:
     answer = await api.ask("GET", f"/v1/runs/{identifier}/explain")
 
     def show() -> None:
-        found = read(answer, _Explanation)
+        found = decode_answer(answer, _Explanation)
         out.print(f"run {out.id(identifier)} is {found.status}")
         for reason in found.reasons:
             out.print(f"  {reason}")
@@ -279,7 +279,7 @@ async def _find_run(api: Client, text: str) -> str:
         return identifier
     except NotFound:
         job = await api.job(text)
-    newest = read(await api.ask("GET", f"/v1/jobs/{job}/logs", query={"limit": 1}), _NewestRun).run_id
+    newest = decode_answer(await api.ask("GET", f"/v1/jobs/{job}/logs", query={"limit": 1}), _NewestRun).run_id
     if not newest:
         raise NotFound(f"no run of {text!r} has started")
     return newest
@@ -292,14 +292,14 @@ def _format_line(out: Output, line: LogLineOut) -> str:
 def _show_details(out: Output, run: RunDetails) -> None:
     # The start and due time of a fan-out in progress are those of its latest poll, so show when it was submitted.
     is_fan_out = run.began != run.start_time
-    details(
+    print_details(
         out,
         [
             ("run", run.run_id),
             ("job", run.job_id if run.job_id != run.run_id else ""),
             ("name", run.name),
             ("task", run.task),
-            ("status", status(run.status)),
+            ("status", format_status(run.status)),
             ("reason", run.reason),
             ("progress", f"{run.progress} {run.progress_note or ''}".strip() if run.progress else ""),
             ("queue", f"{run.queue}, priority {run.priority}"),
@@ -307,7 +307,7 @@ def _show_details(out: Output, run: RunDetails) -> None:
             ("due", "" if is_fan_out else f"{run.scheduled_for}  {out.time(run.scheduled_for)}"),
             ("submitted" if is_fan_out else "started", run.began and f"{run.began}  {out.time(run.began)}"),
             ("ended", run.end_time and f"{run.end_time}  {out.time(run.end_time)}"),
-            ("took", took(run.began, run.end_time)),
+            ("took", format_elapsed(run.began, run.end_time)),
             ("try", f"{run.attempt_number} of {run.max_retries + 1}"),
             ("worker", run.executor_id),
             ("replay of", run.replay_of),
@@ -329,8 +329,8 @@ def _show_details(out: Output, run: RunDetails) -> None:
                     str(attempt.attempt_number),
                     attempt.outcome,
                     out.time(attempt.start_time),
-                    took(attempt.start_time, attempt.end_time),
-                    last_line(attempt.error_message) or attempt.reason,
+                    format_elapsed(attempt.start_time, attempt.end_time),
+                    get_last_line(attempt.error_message) or attempt.reason,
                 )
                 for attempt in _merge_polls(run.attempts)
             ],

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, naming, read, segment
-from mainspring.cli.output import Output, details
+from mainspring.cli.client.target import Client, command, decode_answer, name_missing, quote_segment
+from mainspring.cli.output import Output, print_details
 
 group = typer.Typer(
     name="tasks",
@@ -59,7 +59,7 @@ async def list_tasks(
     Example: mainspring tasks list
     """
     answer = await api.ask("GET", "/v1/tasks", query={"text": text})
-    found = read(answer, _TaskList).items
+    found = decode_answer(answer, _TaskList).items
 
     def show() -> None:
         out.rows(
@@ -95,14 +95,14 @@ async def show_task(
 
     mainspring tasks show send_welcome --json
     """
-    with naming("task", name):
-        answer = await api.ask("GET", f"/v1/tasks/{segment(name)}")
-    task = read(answer, Task)
+    with name_missing("task", name):
+        answer = await api.ask("GET", f"/v1/tasks/{quote_segment(name)}")
+    task = decode_answer(answer, Task)
     out.tell(answer, [task.name], lambda: _show_details(out, task))
 
 
 def _show_details(out: Output, task: Task) -> None:
-    details(
+    print_details(
         out,
         [
             ("task", task.name),

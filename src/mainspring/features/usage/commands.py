@@ -6,8 +6,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, command, read, segment
-from mainspring.cli.output import Output, span
+from mainspring.cli.client.target import Client, command, decode_answer, quote_segment
+from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.instant import SECOND
 
 group = typer.Typer(name="budgets", help="List and set budgets.", no_args_is_help=True)
@@ -70,7 +70,7 @@ async def usage(
         only = await api.job(only)
     query = {"by": by, "since": since, "until": until, "key": only, "tenant": api.tenant}
     answer = await api.ask("GET", "/v1/usage", query=query)
-    found = read(answer, _Usage)
+    found = decode_answer(answer, _Usage)
 
     def show() -> None:
         numbers = ("ATTEMPTS", "WALL", "CPU")
@@ -121,7 +121,7 @@ async def list_budgets(api: Client, out: Output) -> None:
     Example: mainspring budgets list
     """
     answer = await api.ask("GET", "/v1/budgets", query={"tenant": api.tenant})
-    found = read(answer, _Budgets).items
+    found = decode_answer(answer, _Budgets).items
 
     def show() -> None:
         out.rows(
@@ -182,8 +182,8 @@ async def set_budget(
         "then": then,
         "tenant": api.tenant,
     }
-    answer = await api.ask("PUT", f"/v1/budgets/{segment(name)}", body=body, repeatable=True)
-    out.tell(answer, [name], lambda: out.print(f"budget {name}: {read(answer, _Budget).usage}"))
+    answer = await api.ask("PUT", f"/v1/budgets/{quote_segment(name)}", body=body, repeatable=True)
+    out.tell(answer, [name], lambda: out.print(f"budget {name}: {decode_answer(answer, _Budget).usage}"))
 
 
 @command(group, "delete")
@@ -194,9 +194,11 @@ async def delete_budget(
 
     Example: mainspring budgets delete tokens
     """
-    answer = await api.ask("DELETE", f"/v1/budgets/{segment(name)}", query={"tenant": api.tenant}, repeatable=True)
+    answer = await api.ask(
+        "DELETE", f"/v1/budgets/{quote_segment(name)}", query={"tenant": api.tenant}, repeatable=True
+    )
     out.tell(answer, [name], lambda: out.print(f"budget {name} deleted"))
 
 
 def _format_seconds(seconds: float) -> str:
-    return span(round(seconds * SECOND)) if seconds else ""
+    return format_span(round(seconds * SECOND)) if seconds else ""

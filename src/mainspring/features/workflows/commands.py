@@ -11,9 +11,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, naming, read, segment
+from mainspring.cli.client.target import Client, Raw, command, decode_answer, name_missing, quote_segment
 from mainspring.cli.fields import Contains, Limit
-from mainspring.cli.output import Output, cut, status
+from mainspring.cli.output import Output, format_status, shorten
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.workflows.workflow import layers
 
@@ -98,7 +98,7 @@ async def submit(
     body = {"tenant": api.tenant, "idempotencyKey": uuid.uuid4().hex, **_read_file(file)}
     given = {field: value for field, value in body.items() if value is not None}
     answer = await api.ask("POST", "/v1/workflows", body=given, repeatable=True)
-    created = read(answer, _WorkflowOut)
+    created = decode_answer(answer, _WorkflowOut)
     for warning in created.warnings:
         out.warn(warning)
     words = f"workflow {created.workflow_id} has {len(created.nodes):,} nodes"
@@ -116,7 +116,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
     mainspring workflows list --text nightly --limit 10
     """
     found = await api.pages("/v1/workflows", {"text": text, "tenant": api.tenant}, limit, largest=_MAX_LISTED)
-    listed = [read(item, _WorkflowSummary) for item in found.items]
+    listed = [decode_answer(item, _WorkflowSummary) for item in found.items]
 
     def draw() -> None:
         out.rows(
@@ -126,7 +126,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
                     # In full, because the other commands do not accept shortened ids.
                     one.workflow_id,
                     one.name,
-                    status(one.status or ""),
+                    format_status(one.status or ""),
                     out.time(one.created_at),
                     f"{one.nodes:,}{'+' if one.more else ''}",
                     ", ".join(f"{count:,} {word}" for word, count in sorted(one.counts.items())),
@@ -151,18 +151,21 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
     cursor: str | None = None
     while True:
         query = {"limit": _PAGE, "cursor": cursor}
-        with naming("workflow", workflow):
-            pages.append(await api.ask("GET", f"/v1/workflows/{segment(workflow)}", query=query))
-        cursor = read(pages[-1], _WorkflowDetails).next_cursor
+        with name_missing("workflow", workflow):
+            pages.append(await api.ask("GET", f"/v1/workflows/{quote_segment(workflow)}", query=query))
+        cursor = decode_answer(pages[-1], _WorkflowDetails).next_cursor
         if cursor is None:
             break
-    found = read(pages[-1], _WorkflowDetails)
-    nodes = [node for page in pages for node in read(page, _WorkflowDetails).nodes]
-    whole = {**read(pages[-1], dict[str, Any]), "nodes": [n for p in pages for n in read(p, dict[str, Any])["nodes"]]}
+    found = decode_answer(pages[-1], _WorkflowDetails)
+    nodes = [node for page in pages for node in decode_answer(page, _WorkflowDetails).nodes]
+    whole = {
+        **decode_answer(pages[-1], dict[str, Any]),
+        "nodes": [n for p in pages for n in decode_answer(p, dict[str, Any])["nodes"]],
+    }
 
     def draw() -> None:
         counts = ", ".join(f"{count:,} {word}" for word, count in sorted(found.counts.items()))
-        out.print(Text(f"{found.name}  ", "bold") + status(found.status) + f"  {counts}")
+        out.print(Text(f"{found.name}  ", "bold") + format_status(found.status) + f"  {counts}")
         for line in draw_layers(nodes, min(out.console.width, 80)):
             out.print(line)
         wrong = [node for node in nodes if node.status == "failed"]
@@ -179,7 +182,7 @@ async def cancel(api: Client, out: Output, workflow: Workflow) -> None:
     Example: mainspring workflows cancel 019a8c4b6f2c70008042b1c2d3e4f506
     """
     answer = await api.ask("POST", f"/v1/workflows/{workflow}/cancel")
-    stopped = read(answer, dict[str, Any])
+    stopped = decode_answer(answer, dict[str, Any])
     words = f"{stopped['cancelled']:,} nodes cancelled; the workflow is {stopped['status']}"
     out.tell(answer, [workflow], lambda: out.print(words))
 
@@ -204,8 +207,8 @@ async def retry(
     mainspring workflows retry 019a8c4b6f2c70008042b1c2d3e4f506 --from transform
     """
     answer = await api.ask("POST", f"/v1/workflows/{workflow}/retry", body={} if node is None else {"node": node})
-    created = read(answer, _WorkflowOut)
-    words = f"{len(created.nodes):,} nodes retried: {cut(', '.join(created.nodes), 60)}"
+    created = decode_answer(answer, _WorkflowOut)
+    words = f"{len(created.nodes):,} nodes retried: {shorten(', '.join(created.nodes), 60)}"
     out.tell(answer, list(created.nodes.values()), lambda: out.print(words))
 
 
@@ -224,8 +227,8 @@ def draw_layers(nodes: Sequence[_Node], width: int) -> Iterator[Text]:
 
 
 def _format_cell(node: _Node, width: int) -> Text:
-    shown = status(node.status)
-    return Text(f"{_MARKS.get(node.status, '?')} {cut(node.name, width - 2)}", shown.style)
+    shown = format_status(node.status)
+    return Text(f"{_MARKS.get(node.status, '?')} {shorten(node.name, width - 2)}", shown.style)
 
 
 def _arrange_cells(cells: Sequence[Text], width: int) -> tuple[list[Text], int]:

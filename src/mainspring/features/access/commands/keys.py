@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, Found, command, read, segment
+from mainspring.cli.client.target import Client, ItemPage, command, decode_answer, quote_segment
 from mainspring.cli.output import Output
 from mainspring.core.model.access.access import DEFAULT_TENANT, Role
 from mainspring.core.model.base.errors import Invalid, NotFound
@@ -86,7 +86,7 @@ async def create(
         "expiresIn": expires,
     }
     answer = await api.ask("POST", "/v1/keys", body=body)
-    key = read(answer, Key)
+    key = decode_answer(answer, Key)
 
     def show() -> None:
         typer.echo(key.key)
@@ -106,8 +106,8 @@ async def list_keys(api: Client, out: Output) -> None:
 
     Example: mainspring keys list --tenant acme
     """
-    answer = read(await api.ask("GET", "/v1/keys"), Found)
-    keys = [(item, read(item, Key)) for item in answer.items]
+    answer = decode_answer(await api.ask("GET", "/v1/keys"), ItemPage)
+    keys = [(item, decode_answer(item, Key)) for item in answer.items]
     if api.tenant is not None:
         keys = [(item, key) for item, key in keys if key.tenant == api.tenant]
 
@@ -143,7 +143,7 @@ async def revoke(
     Example: mainspring keys revoke 1a2b3c4d5e6f
     """
     try:
-        answer = await api.ask("DELETE", f"/v1/keys/{segment(identifier)}", repeatable=True)
+        answer = await api.ask("DELETE", f"/v1/keys/{quote_segment(identifier)}", repeatable=True)
     except NotFound:
         # The message omits the argument, which may be a whole key.
         raise NotFound("there is no key with this id; see: mainspring keys list") from None

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, Found, command, read
+from mainspring.cli.client.target import Client, ItemPage, command, decode_answer
 from mainspring.cli.output import Output
 from mainspring.core.model.runs.retention import CLASSES, check_class
 
@@ -28,8 +28,8 @@ async def list_tenants(api: Client, out: Output) -> None:
 
     Example: mainspring tenants list
     """
-    answer = read(await api.ask("GET", "/v1/tenants"), Found)
-    tenants = [read(item, Shown) for item in answer.items]
+    answer = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
+    tenants = [decode_answer(item, Shown) for item in answer.items]
 
     def show() -> None:
         out.rows(
@@ -63,8 +63,8 @@ async def set_tenant(
     """
     if retention is not None:
         check_class("--retention", retention or " ")
-    known = read(await api.ask("GET", "/v1/tenants"), Found)
-    tenant = next((item for item in (read(item, Shown) for item in known.items) if item.name == name), None)
+    known = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
+    tenant = next((item for item in (decode_answer(item, Shown) for item in known.items) if item.name == name), None)
     body: dict[str, object] = {"name": name, "quotas": {} if tenant is None else tenant.quotas}
     if retention is not None:
         body["retention"] = retention

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 import mainspring
 from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
-from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.backups import open_store, restore_backup, take_backup, verify_backup
 from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
@@ -298,13 +298,13 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
         )
         return
     typer.echo(f"backup of {isoformat(restored.taken_at)}, restored {isoformat(restored.restored_at)}")
-    shown = table("ID", "TENANT", "STATE", "TASK", "QUEUE", "DUE", "TRIES", "DOUBT", right=("TRIES",))
+    shown = build_table("ID", "TENANT", "STATE", "TASK", "QUEUE", "DUE", "TRIES", "DOUBT", right=("TRIES",))
     for run, doubt in doubtful[:_MAX_LISTED]:
         shown.add_row(
             run.id, run.tenant, str(run.state), run.task, run.queue, isoformat(run.due), str(run.attempt), str(doubt)
         )
     if doubtful:
-        console().print(shown)
+        make_console().print(shown)
     if len(doubtful) > _MAX_LISTED:
         typer.echo(f"… and {len(doubtful) - _MAX_LISTED:,} more: --json shows all")
     state = (

@@ -6,9 +6,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, Raw, command, naming, read, segment
+from mainspring.cli.client.target import Client, Raw, command, decode_answer, name_missing, quote_segment
 from mainspring.cli.fields import Yes
-from mainspring.cli.output import Output, confirm, details
+from mainspring.cli.output import Output, confirm, print_details
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.calendars.commands.options import parse_open_hours, parse_period, read_definition, read_text
 
@@ -86,7 +86,7 @@ async def list_calendars(api: Client, out: Output) -> None:
     Example: mainspring calendars list
     """
     answer = await api.ask("GET", "/v1/calendars", query={"tenant": api.tenant})
-    found = read(answer, _CalendarList).items
+    found = decode_answer(answer, _CalendarList).items
 
     def show() -> None:
         out.rows(
@@ -116,16 +116,16 @@ async def show_calendar(
     mainspring calendars show holidays-fr --versions --json
     """
     if versions:
-        with naming("calendar", name):
-            answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/versions", query={"tenant": api.tenant})
-        found = read(answer, _CalendarList).items
+        with name_missing("calendar", name):
+            answer = await api.ask("GET", f"/v1/calendars/{quote_segment(name)}/versions", query={"tenant": api.tenant})
+        found = decode_answer(answer, _CalendarList).items
         rows = [(str(one.version), out.time(one.made_at), one.made_by, one.summary, one.why) for one in found]
         headers = ("VERSION", "MADE", "BY", "CLOSED", "WHY")
         out.tell(answer, [str(one.version) for one in found], lambda: out.rows(headers, rows, right=("VERSION",)))
         return
-    with naming("calendar", name):
-        answer = await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant})
-    out.tell(answer, [name], lambda: _show_details(out, read(answer, Calendar)))
+    with name_missing("calendar", name):
+        answer = await api.ask("GET", f"/v1/calendars/{quote_segment(name)}", query={"tenant": api.tenant})
+    out.tell(answer, [name], lambda: _show_details(out, decode_answer(answer, Calendar)))
 
 
 @command(group, "set", makes_store=True)
@@ -188,7 +188,7 @@ async def set_calendar(
             raise Invalid("--file", "replaces the whole definition", "omit the other options")
         body = read_definition(file)
     answer = await _put(api, name, body, why)
-    saved = read(answer, Calendar)
+    saved = decode_answer(answer, Calendar)
     out.tell(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
 
 
@@ -210,8 +210,8 @@ async def import_calendar(
         body["timezone"] = tz
     if api.tenant is not None:
         body["tenant"] = api.tenant
-    answer = await api.ask("POST", f"/v1/calendars/{segment(name)}/import", body=body, repeatable=True)
-    saved = read(answer, Calendar)
+    answer = await api.ask("POST", f"/v1/calendars/{quote_segment(name)}/import", body=body, repeatable=True)
+    saved = decode_answer(answer, Calendar)
     out.tell(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
 
 
@@ -223,7 +223,7 @@ async def delete_calendar(api: Client, out: Output, name: CalendarName, why: Why
     """
     confirm(f"delete calendar {name}", yes)
     body: dict[str, object] = {"why": why} if api.tenant is None else {"why": why, "tenant": api.tenant}
-    answer = await api.ask("DELETE", f"/v1/calendars/{segment(name)}", body=body)
+    answer = await api.ask("DELETE", f"/v1/calendars/{quote_segment(name)}", body=body)
     out.tell(answer, [name], lambda: out.print(f"calendar {name} deleted"))
 
 
@@ -244,10 +244,10 @@ async def preview(
     Example: mainspring calendars preview weekends -n 3 --utc
     """
     query = {"tenant": api.tenant, "since": since, "limit": count}
-    answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/preview", query=query)
+    answer = await api.ask("GET", f"/v1/calendars/{quote_segment(name)}/preview", query=query)
 
     def show() -> None:
-        periods = read(answer, _PreviewOut).closed
+        periods = decode_answer(answer, _PreviewOut).closed
         rows = [(period.start, period.end or "no end", period.label) for period in periods]
         out.rows(("CLOSED FROM", "TO", ""), rows)
         if len(periods) < count and (not periods or periods[-1].end is not None):
@@ -260,13 +260,13 @@ async def _put(api: Client, name: str, body: dict[str, object], why: str) -> Raw
     body = {**body, "why": why or body.get("why", "")}
     if api.tenant is not None:
         body["tenant"] = api.tenant
-    return await api.ask("PUT", f"/v1/calendars/{segment(name)}", body=body, repeatable=True)
+    return await api.ask("PUT", f"/v1/calendars/{quote_segment(name)}", body=body, repeatable=True)
 
 
 def _show_details(out: Output, found: Calendar) -> None:
     holidays = [_format_period(one, "date", "until") for one in found.holidays]
     freezes = [_format_period(one, "start", "end") for one in found.freezes]
-    details(
+    print_details(
         out,
         [
             ("calendar", found.name),

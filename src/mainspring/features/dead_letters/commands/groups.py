@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from mainspring.cli import exits
-from mainspring.cli.client.target import Client, command, read
-from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, payload_of
-from mainspring.cli.output import Output, confirm, last_line
+from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, read_payload
+from mainspring.cli.output import Output, confirm, get_last_line
 from mainspring.cli.tables.runs import RunDetails as Run
 from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
@@ -103,11 +103,11 @@ async def list_dead(
     query = {"task": task, "queue": queue, "tenant": api.tenant}
     if runs or fingerprint is not None:
         found = await api.pages("/v1/dead-letters/runs", {**query, "fingerprint": fingerprint}, limit)
-        dead = [read(item, Run) for item in found.items]
+        dead = [decode_answer(item, Run) for item in found.items]
         out.tell(found, [run.run_id for run in dead], lambda: show_runs(out, dead, more=found.next_cursor is not None))
         return
     answer = await api.ask("GET", "/v1/dead-letters", query={**query, "limit": min(limit, 1_000)})
-    groups = read(answer, _ErrorGroups).items
+    groups = decode_answer(answer, _ErrorGroups).items
 
     def show() -> None:
         out.rows(
@@ -120,7 +120,7 @@ async def list_dead(
                     f"{sum(item.trend[-1:]):,}",
                     f"{sum(item.trend):,}",
                     out.time(item.last_seen),
-                    last_line(item.error_message) or item.reason,
+                    get_last_line(item.error_message) or item.reason,
                 )
                 for item in groups
             ],
@@ -192,7 +192,7 @@ async def replay(
             "tenant": api.tenant,
             "canaries": canary,
             "perSecond": per_second,
-            "payloadPatch": None if patch is None else payload_of(patch, "--patch"),
+            "payloadPatch": None if patch is None else read_payload(patch, "--patch"),
         }
         await start_replay(api, out, request)
         return
@@ -201,9 +201,9 @@ async def replay(
         raise Invalid("--payload", f"applies to one run, and {len(chosen)} are selected")
     extra: dict[str, object] = {} if per_second is None else {"perSecond": per_second}
     if payload is not None:
-        extra["payload"] = payload_of(payload)
+        extra["payload"] = read_payload(payload)
     if patch is not None:
-        extra["payloadPatch"] = payload_of(patch, "--patch")
+        extra["payloadPatch"] = read_payload(patch, "--patch")
     if dry_run:
         _print_result(
             out, DeadLetterResult(action="replay", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100])
@@ -293,7 +293,7 @@ async def _select_runs(
     found = await api.pages("/v1/dead-letters/runs", query, _MAX_RUNS)
     return [
         run.run_id
-        for run in (read(item, _DeadRun) for item in found.items)
+        for run in (decode_answer(item, _DeadRun) for item in found.items)
         if (since is None or parse_instant(run.end_time) > since)
         and (until is None or parse_instant(run.end_time) < until)
     ]
@@ -319,7 +319,7 @@ async def _send(
                 await api.clock.sleep(max(due - api.clock.monotonic(), 0))
             part = chosen[start : start + size]
             body = {"runIds": part, **extra}
-            result = read(
+            result = decode_answer(
                 await api.ask("POST", f"/v1/dead-letters/{action}", body=body, repeatable=True), DeadLetterResult
             )
             count += result.count

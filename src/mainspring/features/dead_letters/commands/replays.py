@@ -7,8 +7,8 @@ import msgspec
 import typer
 
 from mainspring.cli import exits
-from mainspring.cli.client.target import Client, Raw, read
-from mainspring.cli.output import Output, status
+from mainspring.cli.client.target import Client, Raw, decode_answer
+from mainspring.cli.output import Output, format_status
 from mainspring.core.model.base.instant import SECOND, Micros
 
 _POLL_INTERVAL: Micros = SECOND // 4
@@ -37,11 +37,11 @@ async def start_replay(api: Client, out: Output, request: Mapping[str, object]) 
     """Start a replay and wait for its end. Interrupting the command does not stop the replay."""
     body = {name: value for name, value in request.items() if value is not None}
     made = await api.ask("POST", "/v1/dead-letters/replays", body=body)
-    identifier = read(made, ReplayStatus).replay_id
+    identifier = decode_answer(made, ReplayStatus).replay_id
     out.say(
         f"replay {identifier} continues if this command ends; to stop it: mainspring dead-letters stop {identifier}"
     )
-    while (found := read(made, ReplayStatus)).state in ("canary", "going"):
+    while (found := decode_answer(made, ReplayStatus)).state in ("canary", "going"):
         await api.clock.sleep(_POLL_INTERVAL)
         made = await api.ask("GET", f"/v1/dead-letters/replays/{identifier}")
     out.tell(made, [identifier], lambda: out.print(found.summary))
@@ -51,13 +51,20 @@ async def start_replay(api: Client, out: Output, request: Mapping[str, object]) 
 
 async def list_replays(api: Client, out: Output, limit: int) -> None:
     answer = await api.ask("GET", "/v1/dead-letters/replays", query={"tenant": api.tenant, "limit": min(limit, 1_000)})
-    found = [read(item, ReplayStatus) for item in read(answer, dict[str, list[Raw]])["items"]]
+    found = [decode_answer(item, ReplayStatus) for item in decode_answer(answer, dict[str, list[Raw]])["items"]]
 
     def rows() -> None:
         out.rows(
             ("REPLAY", "STATE", "REPLAYED", "BY", "MADE", "WHY"),
             [
-                (one.replay_id, status(one.state), f"{one.replayed:,}", one.author, out.time(one.made_at), one.why)
+                (
+                    one.replay_id,
+                    format_status(one.state),
+                    f"{one.replayed:,}",
+                    one.author,
+                    out.time(one.made_at),
+                    one.why,
+                )
                 for one in found
             ],
             right=("REPLAYED",),
@@ -68,4 +75,4 @@ async def list_replays(api: Client, out: Output, limit: int) -> None:
 
 async def stop_replay(api: Client, out: Output, replay: str, why: str) -> None:
     answer = await api.ask("POST", f"/v1/dead-letters/replays/{replay}/stop", body={"why": why})
-    out.tell(answer, [replay], lambda: out.print(read(answer, ReplayStatus).summary))
+    out.tell(answer, [replay], lambda: out.print(decode_answer(answer, ReplayStatus).summary))

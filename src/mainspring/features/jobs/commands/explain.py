@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.client.target import Client, command, decode_answer
 from mainspring.cli.output import Output
 from mainspring.features.jobs.commands.group import Job, group
 
@@ -41,7 +41,7 @@ async def explain(
     answer = await api.ask("GET", f"/v1/jobs/{identifier}/explain", query={"at": at, "datacenter": datacenter})
 
     def show() -> None:
-        found = read(answer, _Explanation)
+        found = decode_answer(answer, _Explanation)
         version = "" if found.job_version is None else f", version {found.job_version}"
         out.print(f"{found.time}{version}: {_ANSWERS.get(found.answer, found.answer)}")
         for reason in found.because:

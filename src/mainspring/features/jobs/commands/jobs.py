@@ -6,10 +6,10 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.bulk import on_many
-from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.bulk import act_on_many
+from mainspring.cli.client.target import Client, Raw, command, decode_answer
 from mainspring.cli.client.waiting import wait_for
-from mainspring.cli.each import each
+from mainspring.cli.each import act_on_each
 from mainspring.cli.fields import (
     After,
     Before,
@@ -25,11 +25,11 @@ from mainspring.cli.fields import (
     Task,
     Wait,
     Yes,
-    fields_of,
-    payload_of,
+    read_fields,
+    read_payload,
 )
-from mainspring.cli.output import Output, confirm, status
-from mainspring.cli.pausing import Until, Why, pause_of, until_of
+from mainspring.cli.output import Output, confirm, format_status
+from mainspring.cli.pausing import Until, Why, build_pause, format_until
 from mainspring.cli.tables.jobs import JobDetails, show_details
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.jobs.commands.group import Job, Jobs, group
@@ -78,7 +78,7 @@ async def list_jobs(
         "tenant": api.tenant,
     }
     found = await api.pages("/v1/jobs", query, limit)
-    jobs = [read(item, JobDetails) for item in found.items]
+    jobs = [decode_answer(item, JobDetails) for item in found.items]
 
     def show() -> None:
         more = ("QUEUE", "TENANT", "PRIORITY") if out.roomy else ()
@@ -89,7 +89,7 @@ async def list_jobs(
                     out.id(job.job_id),
                     job.name,
                     job.task,
-                    status(job.status),
+                    format_status(job.status),
                     out.time(job.next_fires[0]) if job.next_fires else "",
                     *((job.queue, job.tenant, str(job.priority)) if out.roomy else ()),
                     job.schedule,
@@ -111,7 +111,7 @@ async def show_job(api: Client, out: Output, job: Job) -> None:
     Example: mainspring jobs show weekly-report
     """
     found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}")
-    shown = read(found, JobDetails)
+    shown = decode_answer(found, JobDetails)
     out.tell(found, [shown.job_id], lambda: show_details(out, shown))
     for warning in shown.warnings:
         out.warn(warning)
@@ -143,22 +143,22 @@ async def update(
     mainspring jobs update weekly-report --set priority=2 --set tags='["finance"]'
     """
     identifier = await api.job(job)
-    body = fields_of(set_)
+    body = read_fields(set_)
     if payload is not None:
-        body["payload"] = payload_of(payload)
+        body["payload"] = read_payload(payload)
     if not body:
         raise Invalid("--set", "no change given", "for example --set priority=2")
     if why:
         body["why"] = why
     if version is not None:
         body["expectedVersion"] = version
-    before = read(await api.ask("GET", f"/v1/jobs/{identifier}"), dict[str, Raw])
+    before = decode_answer(await api.ask("GET", f"/v1/jobs/{identifier}"), dict[str, Raw])
     changed = await api.ask("PATCH", f"/v1/jobs/{identifier}", body=body)
-    for warning in read(changed, JobDetails).warnings:
+    for warning in decode_answer(changed, JobDetails).warnings:
         out.warn(warning)
 
     def show() -> None:
-        after = read(changed, dict[str, Raw])
+        after = decode_answer(changed, dict[str, Raw])
         for field in sorted(before.keys() | after.keys()):
             old, new = (bytes(side.get(field, Raw(b"null"))).decode() for side in (before, after))
             if old != new and field not in ("updatedAt", "nextFires", "warnings"):
@@ -201,7 +201,7 @@ async def cancel(
     if not jobs:
         if purge:
             raise Invalid("--purge", "requires job ids or names")
-        await on_many(api, out, "cancel", "jobs", filters, dry_run=dry_run, yes=yes)
+        await act_on_many(api, out, "cancel", "jobs", filters, dry_run=dry_run, yes=yes)
         return
     if any(filters.values()) or dry_run:
         raise Invalid("job", "cannot be combined with a filter")
@@ -211,9 +211,9 @@ async def cancel(
     async def one(text: str) -> tuple[Raw, str, str]:
         identifier = await api.job(text)
         answer = await api.ask("DELETE", f"/v1/jobs/{identifier}", query={"purge": True} if purge else None)
-        return answer, identifier, f"job {text} is {read(answer, dict[str, str])['status']}"
+        return answer, identifier, f"job {text} is {decode_answer(answer, dict[str, str])['status']}"
 
-    await each(out, jobs, one)
+    await act_on_each(out, jobs, one)
 
 
 @command(group, "pause")
@@ -226,7 +226,7 @@ async def pause(api: Client, out: Output, jobs: Jobs, until: Until = None, why: 
 
     mainspring jobs pause weekly-report --until 18:00 --why "the bank is closed"
     """
-    await _act_on_each(api, out, jobs, "pause", pause_of(until, why, api.clock.now()))
+    await _act_on_each(api, out, jobs, "pause", build_pause(until, why, api.clock.now()))
 
 
 @command(group, "resume")
@@ -257,11 +257,11 @@ async def run(
 
     mainspring jobs run weekly-report --payload '{"week": 12}'
     """
-    body: dict[str, object] = {} if payload is None else {"payload": payload_of(payload)}
+    body: dict[str, object] = {} if payload is None else {"payload": read_payload(payload)}
     if datacenter is not None:
         body["datacenter"] = datacenter
     answer = await api.ask("POST", f"/v1/jobs/{await api.job(job)}/run", body=body)
-    run = read(answer, _RunOut)
+    run = decode_answer(answer, _RunOut)
     for warning in run.warnings:
         out.warn(warning)
     if wait:
@@ -282,6 +282,10 @@ async def _act_on_each(
     async def one(text: str) -> tuple[Raw, str, str]:
         identifier = await api.job(text)
         answer = await api.ask("POST", f"/v1/jobs/{identifier}/{verb}", body=body, repeatable=True)
-        return answer, identifier, f"job {text} is {read(answer, dict[str, str])['status']}{until_of(answer)}"
+        return (
+            answer,
+            identifier,
+            f"job {text} is {decode_answer(answer, dict[str, str])['status']}{format_until(answer)}",
+        )
 
-    await each(out, jobs, one)
+    await act_on_each(out, jobs, one)

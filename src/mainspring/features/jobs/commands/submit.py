@@ -5,19 +5,19 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.client.target import Client, command, decode_answer
 from mainspring.cli.client.waiting import wait_for
 from mainspring.cli.fields import (
     Payload,
     Set,
     Wait,
-    arguments_of,
-    fields_of,
-    limits_of,
-    payload_of,
+    read_arguments,
+    read_fields,
+    read_limits,
+    read_payload,
 )
 from mainspring.cli.output import Output
-from mainspring.cli.tables.datacenters import datacenters_of
+from mainspring.cli.tables.datacenters import parse_datacenters
 from mainspring.cli.tables.jobs import JobDetails
 from mainspring.config.loading import parse_labels
 from mainspring.core.model.base.errors import Invalid
@@ -171,7 +171,7 @@ async def submit(
         raise Invalid("--wait", "applies to one-off jobs only")
     body: dict[str, object] = {
         "task": task,
-        "payload": payload_of(payload) if payload is not None else arguments_of(arg) if arg else None,
+        "payload": read_payload(payload) if payload is not None else read_arguments(arg) if arg else None,
         "cronExpression": cron,
         "timezone": tz,
         "every": every,
@@ -188,8 +188,8 @@ async def submit(
         "retention": retention,
         "placement": placement,
         "requires": parse_labels(require, "--require") if require else None,
-        "datacenters": None if datacenters is None else datacenters_of(datacenters),
-        "limits": limits_of(limit) if limit else None,
+        "datacenters": None if datacenters is None else parse_datacenters(datacenters),
+        "limits": read_limits(limit) if limit else None,
         "dependsOn": [await api.run(run) for run in depends_on] if depends_on else None,
         "when": when,
         "tenant": api.tenant,
@@ -200,11 +200,11 @@ async def submit(
     answer = await api.ask(
         "POST",
         "/v1/jobs",
-        body={**given, **fields_of(set_)},
+        body={**given, **read_fields(set_)},
         query={"strict": "true"} if strict else None,
         repeatable=True,
     )
-    job = read(answer, JobDetails)
+    job = decode_answer(answer, JobDetails)
     for warning in job.warnings:
         out.warn(warning)
     if wait:

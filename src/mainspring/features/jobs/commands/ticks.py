@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.client.target import Client, command, decode_answer
 from mainspring.cli.fields import (
     DryRun,
     Limit,
@@ -34,7 +34,7 @@ async def next_(
     found = await api.ask("GET", f"/v1/jobs/{identifier}/next", query={"n": count})
 
     def show() -> None:
-        upcoming = read(found, _UpcomingTicks)
+        upcoming = decode_answer(found, _UpcomingTicks)
         fires = upcoming.ticks or [_UpcomingTick(fire, fire) for fire in upcoming.next_fires]
         for tick in fires:
             moved = "" if tick.starts in (None, tick.scheduled_for) else f", starts {tick.starts}"
@@ -65,7 +65,7 @@ async def backfill(
     answer = await api.ask("POST", f"/v1/jobs/{identifier}/backfill", body=body, repeatable=True)
 
     def show() -> None:
-        found = read(answer, _Backfill)
+        found = decode_answer(answer, _Backfill)
         missing = len(found.scheduled_for)
         words = f"{missing} would be created" if dry_run else f"{found.answer} made"
         out.print(f"{found.ticks} ticks, {found.ticks - missing} had a run, {words}")
@@ -105,14 +105,14 @@ async def history(
         if since is not None:
             raise Invalid("--since", "requires --ledger")
         runs = await api.pages(f"/v1/jobs/{identifier}/runs", {}, limit)
-        items = [read(item, Run) for item in runs.items]
+        items = [decode_answer(item, Run) for item in runs.items]
         out.tell(
             runs, [item.run_id for item in items], lambda: show_runs(out, items, more=runs.next_cursor is not None)
         )
         return
     query = {"since": since, "limit": min(limit, 1_000)}
     answer = await api.ask("GET", f"/v1/jobs/{identifier}/ledger", query=query)
-    ticks = read(answer, _Ledger).items
+    ticks = decode_answer(answer, _Ledger).items
 
     def show() -> None:
         multiple = any(tick.datacenter for tick in ticks)

@@ -6,7 +6,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.client.target import Client, Raw, command, decode_answer
 from mainspring.cli.output import Output
 from mainspring.features.jobs.commands.group import Job, group
 
@@ -53,7 +53,7 @@ async def versions(api: Client, out: Output, job: Job, limit: Limit = 20) -> Non
     Example: mainspring jobs versions weekly-report
     """
     found = await api.pages(f"/v1/jobs/{await api.job(job)}/versions", {}, limit)
-    found_versions = [read(item, Version) for item in found.items]
+    found_versions = [decode_answer(item, Version) for item in found.items]
 
     def show() -> None:
         out.rows(
@@ -87,7 +87,7 @@ async def diff(
     mainspring jobs diff weekly-report 2 5
     """
     found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}/diff", query={"from": older, "to": newer})
-    changes = read(found, _Diff).changes
+    changes = decode_answer(found, _Diff).changes
 
     def show() -> None:
         for field, change in changes.items():
@@ -113,5 +113,5 @@ async def restore(
     body = {"why": why} if why else {}
     identifier = await api.job(job)
     restored = await api.ask("POST", f"/v1/jobs/{identifier}/versions/{version}/restore", body=body)
-    new = read(restored, _Restored).version
+    new = decode_answer(restored, _Restored).version
     out.tell(restored, [identifier], lambda: out.print(f"job {job} has version {new}, a copy of version {version}"))

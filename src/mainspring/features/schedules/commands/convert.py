@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.cli.output import AsJson, console, echo_json
+from mainspring.cli.output import AsJson, echo_json, make_console
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.schedules import file as schedule_file
@@ -179,7 +179,7 @@ def _write_output(found: Conversion, source: str, output: Path | None, dry_run: 
         typer.echo(text, nl=False)
         _print_report(Console(stderr=True, highlight=False, markup=False, emoji=False), found)
     else:
-        _print_report(console(), found)
+        _print_report(make_console(), found)
     if found.refused:
         raise typer.Exit(INCOMPLETE)
 

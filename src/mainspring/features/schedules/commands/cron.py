@@ -13,15 +13,15 @@ from mainspring.cli.client.target import (
     Key,
     Profile,
     StoreOf,
+    Target,
     Tenant,
     Url,
-    Where,
-    choose,
-    connected,
-    read,
-    segment,
+    choose_target,
+    connect,
+    decode_answer,
+    quote_segment,
 )
-from mainspring.cli.output import AsJson, console, distance, echo_json, table
+from mainspring.cli.output import AsJson, build_table, echo_json, format_distance, make_console
 from mainspring.config.runtime import system_time
 from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant, to_datetime
 from mainspring.core.model.schedules.calendar import WhenClosed
@@ -129,7 +129,7 @@ def explain(
     after = system_time() if start is None else parse_instant(start, "--from")
     closed_periods = None
     if calendar:
-        where = choose(profile, url, key, store, config, tenant)
+        where = choose_target(profile, url, key, store, config, tenant)
         closed_periods = ClosedPeriods(asyncio.run(_load_calendars(where, calendar)), when_closed)
     found = build_explanation(expression, tz, gap, fold, after, count, closed_periods)
     if json:
@@ -138,16 +138,16 @@ def explain(
         _show_explanation(found)
 
 
-async def _load_calendars(where: Where, names: list[str]) -> list[CompiledCalendar]:
+async def _load_calendars(where: Target, names: list[str]) -> list[CompiledCalendar]:
     """Load the calendars from the API or the store that the options select."""
     # Import here: without calendars, none of it is needed.
     from mainspring.http.schemas.calendars import CalendarOut, read_calendar
 
-    async with connected(where) as api:
+    async with connect(where) as api:
         answers = [
-            await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant}) for name in names
+            await api.ask("GET", f"/v1/calendars/{quote_segment(name)}", query={"tenant": api.tenant}) for name in names
         ]
-    return [CompiledCalendar(read_calendar(read(answer, CalendarOut))) for answer in answers]
+    return [CompiledCalendar(read_calendar(decode_answer(answer, CalendarOut))) for answer in answers]
 
 
 def build_explanation(
@@ -171,7 +171,7 @@ def build_explanation(
             UpcomingTick(
                 local=local.isoformat(),
                 utc=isoformat(tick),
-                distance=distance(tick - after),
+                distance=format_distance(tick - after),
                 starts=None if at is None else isoformat(at),
                 reason=reason,
             )
@@ -212,15 +212,15 @@ def _clock_change_out(change: ClockChange) -> ClockChangeOut:
 
 
 def _show_explanation(found: Explanation) -> None:
-    out = console()
+    out = make_console()
     out.print(Text(f"{found.words}, {found.timezone}", style="bold"))
     out.print()
-    fields = table("FIELD", "WRITTEN", "MEANS")
+    fields = build_table("FIELD", "WRITTEN", "MEANS")
     for part in found.fields:
         fields.add_row(part.field, part.written, part.means)
     out.print(fields)
     out.print()
-    ticks = table("NEXT", "UTC", "")
+    ticks = build_table("NEXT", "UTC", "")
     for tick in found.next_fires:
         local = datetime.fromisoformat(tick.local)
         why = f"{'skipped' if tick.starts is None else f'starts {tick.starts}'}, {tick.reason}" if tick.reason else ""
@@ -228,7 +228,7 @@ def _show_explanation(found: Explanation) -> None:
     out.print(ticks)
     out.print()
     if found.clock_changes:
-        changes = table("DAY", "CLOCK CHANGES WITHIN A YEAR")
+        changes = build_table("DAY", "CLOCK CHANGES WITHIN A YEAR")
         for change in found.clock_changes:
             changes.add_row(change.day, change.words)
         out.print(changes)

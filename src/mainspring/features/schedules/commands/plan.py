@@ -11,10 +11,21 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, ConfigOf, Key, Profile, StoreOf, Url, Where, choose, connected, read
+from mainspring.cli.client.target import (
+    Client,
+    ConfigOf,
+    Key,
+    Profile,
+    StoreOf,
+    Target,
+    Url,
+    choose_target,
+    connect,
+    decode_answer,
+)
 from mainspring.cli.exits import PARTLY
-from mainspring.cli.options import Application, load_application, load_module, settings_of
-from mainspring.cli.output import AsJson, console, echo_json
+from mainspring.cli.options import Application, load_application, load_module, load_settings
+from mainspring.cli.output import AsJson, echo_json, make_console
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.runs.names import check_name
 from mainspring.sdk.app import Mainspring
@@ -85,14 +96,14 @@ def plan(
     target = _choose_target(declared, profile, url, key, store, config)
 
     async def work() -> "ReconcileOut":
-        async with connected(target) as client:
+        async with connect(target) as client:
             return await _request(client, declared)
 
     found = asyncio.run(work())
     if json:
         echo_json(found)
     else:
-        _show_plan(console(), found)
+        _show_plan(make_console(), found)
     if found.steps:
         raise typer.Exit(HAS_CHANGES)
 
@@ -132,10 +143,10 @@ def apply(
     target = _choose_target(declared, profile, url, key, store, config)
 
     async def work() -> "ReconcileOut":
-        async with connected(target, makes_store=True) as client:
+        async with connect(target, makes_store=True) as client:
             found = await _request(client, declared)
             if not json:
-                _show_plan(console(), found)
+                _show_plan(make_console(), found)
             if not found.steps:
                 return found
             return await _request(
@@ -185,12 +196,12 @@ def _check_unique_name(path: str, app: Mainspring) -> None:
 
 def _choose_target(
     declared: Declaration, profile: str | None, url: str | None, key: str | None, store: str | None, config: Path | None
-) -> Where:
-    target = choose(profile, url, key, store, config, declared.tenant)
+) -> Target:
+    target = choose_target(profile, url, key, store, config, declared.tenant)
     if target.settings is None or profile is not None or declared.application is None:
         return target
     # The store that the code names counts, unless an option names another.
-    return Where(settings=settings_of(declared.application, config, store=store), tenant=declared.tenant)
+    return Target(settings=load_settings(declared.application, config, store=store), tenant=declared.tenant)
 
 
 async def _request(
@@ -203,7 +214,7 @@ async def _request(
     if apply_now:
         body = msgspec.structs.replace(body, dry_run=False, remove=confirmed, take_over=confirmed, strict=strict)
     # Safe to repeat: a second request finds the steps applied.
-    return read(await client.ask("POST", PATH, body=body, repeatable=True), ReconcileOut)
+    return decode_answer(await client.ask("POST", PATH, body=body, repeatable=True), ReconcileOut)
 
 
 def _confirm(steps: Sequence["StepOut"], json: bool) -> bool:

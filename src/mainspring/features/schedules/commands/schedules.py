@@ -2,9 +2,9 @@
 
 import typer
 
-from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.client.target import Client, command, decode_answer
 from mainspring.cli.fields import Contains, Limit, Queue, Status, Tag, Task
-from mainspring.cli.output import Output, status
+from mainspring.cli.output import Output, format_status
 from mainspring.cli.tables.jobs import JobDetails
 
 group = typer.Typer(name="schedules", help="List recurring jobs and their next ticks.", no_args_is_help=True)
@@ -35,7 +35,7 @@ async def list_schedules(
     """
     query = {"status": status_, "task": task, "queue": queue, "tag": tag, "text": text, "tenant": api.tenant}
     found = await api.pages("/v1/jobs", {**query, "kind": "recurring"}, limit)
-    jobs = [read(item, JobDetails) for item in found.items]
+    jobs = [decode_answer(item, JobDetails) for item in found.items]
 
     def show() -> None:
         more = ("QUEUE", "TENANT") if out.roomy else ()
@@ -45,7 +45,7 @@ async def list_schedules(
                 (
                     job.name,
                     job.task,
-                    status(job.status),
+                    format_status(job.status),
                     out.time(job.next_fires[0]) if job.next_fires else "",
                     *((job.queue, job.tenant) if out.roomy else ()),
                     job.schedule,

@@ -3,8 +3,8 @@
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, read
-from mainspring.cli.output import Output, span
+from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.instant import MILLISECOND
 
 group = typer.Typer(name="schedulers", help="List live schedulers.", no_args_is_help=True)
@@ -36,7 +36,7 @@ async def list_schedulers(api: Client, out: Output) -> None:
     Example: mainspring schedulers list
     """
     answer = await api.ask("GET", "/v1/schedulers")
-    found = read(answer, Schedulers)
+    found = decode_answer(answer, Schedulers)
 
     def show() -> None:
         out.rows(
@@ -58,6 +58,7 @@ async def list_schedulers(api: Client, out: Output) -> None:
         if not found.items:
             out.say("no scheduler is alive: nothing becomes due; mainspring scheduler starts one")
         elif found.lag_ms:
-            out.say(f"the oldest run that is not staged yet has been due for {span(round(found.lag_ms * MILLISECOND))}")
+            lag = format_span(round(found.lag_ms * MILLISECOND))
+            out.say(f"the oldest run that is not staged yet has been due for {lag}")
 
     out.tell(answer, [one.scheduler_id for one in found.items], show)

@@ -6,9 +6,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, read
-from mainspring.cli.draining import ask_to_leave, wait_until_gone
-from mainspring.cli.each import each
+from mainspring.cli.client.target import Client, Raw, command, decode_answer
+from mainspring.cli.draining import request_drain, wait_for_exit
+from mainspring.cli.each import act_on_each
 from mainspring.cli.output import Output
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.clock_guard import ClockRules
@@ -44,7 +44,7 @@ async def list_workers(api: Client, out: Output) -> None:
     Example: mainspring workers list
     """
     answer = await api.ask("GET", "/v1/workers")
-    workers = read(answer, Workers).items
+    workers = decode_answer(answer, Workers).items
 
     def show() -> None:
         roomy = ("CLOCK", "LABELS", "QUEUES", "TASKS") if out.roomy else ("QUEUES",)
@@ -97,9 +97,9 @@ async def drain(
     """
 
     async def one(text: str) -> tuple[Raw, str, str]:
-        answer, worker = await ask_to_leave(api, text)
+        answer, worker = await request_drain(api, text)
         if wait:
-            await wait_until_gone(api, out, worker)
+            await wait_for_exit(api, out, worker)
         return answer, worker, f"worker {text} has left" if wait else f"worker {text} leaves after its active runs"
 
-    await each(out, workers, one)
+    await act_on_each(out, workers, one)

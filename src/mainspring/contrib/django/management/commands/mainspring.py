@@ -41,7 +41,7 @@ class Command(BaseCommand):
                 settings = app.settings()
             except MainspringError as error:
                 self.stderr.write(f"mainspring: {error}")
-                sys.exit(exits.code_of(error))
+                sys.exit(exits.find_exit_code(error))
             os.environ.setdefault("MAINSPRING_STORE", settings.store)
             os.environ.setdefault("MAINSPRING_SCHEMA", settings.schema)
         sys.argv = ["mainspring", *words]
