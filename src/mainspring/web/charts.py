@@ -14,13 +14,13 @@ def encode_chart(kind: Literal["bars", "lines"], unit: str, times: Iterable[str]
     return msgspec.json.encode({"kind": kind, "unit": unit, "x": x, "series": series}).decode()
 
 
-class _Named(msgspec.Struct):
+class _SeriesStyle(msgspec.Struct):
     name: str
     colour: str
 
 
 class _Legend(msgspec.Struct):
-    series: list[_Named]
+    series: list[_SeriesStyle]
 
 
 _legend = msgspec.json.Decoder(_Legend)

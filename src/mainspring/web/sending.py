@@ -22,35 +22,37 @@ HEADERS = {
 }
 
 
-async def reply_static(path: str, asked: Request, send: Send) -> None:
+async def reply_static(path: str, request: Request, send: Send) -> None:
     _, _, rest = path.partition("/")
     version, _, name = rest.partition("/")
     known = static_files()
     found = known.files.get(name)
     if found is None or version != known.version:
-        await reply_with(asked, send, 404, b"not found", {"content-type": "text/plain"})
+        await reply_with(request, send, 404, b"not found", {"content-type": "text/plain"})
         return
     headers = {"cache-control": "public, max-age=31536000, immutable", "content-type": found.kind}
     headers = {**HEADERS, **headers, "vary": "accept-encoding"}
     data = found.data
-    if "gzip" in asked.headers.get("accept-encoding", ""):
+    if "gzip" in request.headers.get("accept-encoding", ""):
         data = found.compressed
         headers["content-encoding"] = "gzip"
-    await _reply_bytes(asked, send, 200, data, headers)
+    await _reply_bytes(request, send, 200, data, headers)
 
 
-async def reply_with(asked: Request, send: Send, status: int, data: bytes, more: dict[str, str] | None = None) -> None:
+async def reply_with(
+    request: Request, send: Send, status: int, data: bytes, more: dict[str, str] | None = None
+) -> None:
     headers = {"content-type": "text/html; charset=utf-8", **HEADERS, **(more or {}), "vary": "accept-encoding"}
-    if len(data) >= _COMPRESSED_FROM and "gzip" in asked.headers.get("accept-encoding", ""):
+    if len(data) >= _COMPRESSED_FROM and "gzip" in request.headers.get("accept-encoding", ""):
         data = gzip.compress(data, compresslevel=5)
         headers["content-encoding"] = "gzip"
-    await _reply_bytes(asked, send, status, data, headers)
+    await _reply_bytes(request, send, status, data, headers)
 
 
-async def _reply_bytes(asked: Request, send: Send, status: int, data: bytes, headers: dict[str, str]) -> None:
+async def _reply_bytes(request: Request, send: Send, status: int, data: bytes, headers: dict[str, str]) -> None:
     raw = raw_headers({**headers, "content-length": str(len(data))})
     await send({"type": "http.response.start", "status": status, "headers": raw})
-    body = b"" if asked.scope["method"] == "HEAD" else data
+    body = b"" if request.scope["method"] == "HEAD" else data
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 

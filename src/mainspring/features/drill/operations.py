@@ -82,11 +82,11 @@ async def drill(api: Api, call: Call[DrillIn, Empty]) -> Answer:
     comes after the time in `watch`. 404: there is no such scheduler. 409: no scheduler is alive, or the setting
     `production` is on and `inProduction` is not given.
     """
-    asked = call.body
-    check_allowed(in_production=api.production, confirmed=asked.in_production)
-    watch = parse_span(asked.watch, "watch")
+    requested = call.body
+    check_allowed(in_production=api.production, confirmed=requested.in_production)
+    watch = parse_span(requested.watch, "watch")
     author = Author(call.principal.name, None, why="a drill")
-    report = await Drill(api.store, api.clock).run(asked.scheduler, watch, author, revoke=asked.revoke)
+    report = await Drill(api.store, api.clock).run(requested.scheduler, watch, author, revoke=requested.revoke)
     return Answer(200, _drill_out(report))
 
 

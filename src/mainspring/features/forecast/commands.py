@@ -129,8 +129,8 @@ async def _read_stored(
     # A missing store is an error: an empty forecast would be misleading.
     async with open_runtime(settings, makes_store=False) as runtime:
         closed_times = ClosedTimes(runtime.store, get_logger("mainspring.forecast"))
-        places = await runtime.store.datacenters()
-        planned, more = await read_planned(runtime.store, closed_times, places, tenant, MAX_SCHEDULES)
+        data_centers = await runtime.store.datacenters()
+        planned, more = await read_planned(runtime.store, closed_times, data_centers, tenant, MAX_SCHEDULES)
         if more:
             notes.append(f"there are more than {MAX_SCHEDULES:,} schedules; only the newest are counted")
         return planned, await runtime.store.due_by_minute(tenant, begin, until)

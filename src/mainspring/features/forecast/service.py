@@ -12,12 +12,12 @@ _PAGE = 1_000
 
 
 async def read_planned(
-    lists: Lists, closed_times: ClosedTimes, places: list[DatacenterStatus], tenant: str | None, at_most: int
+    lists: Lists, closed_times: ClosedTimes, data_centers: list[DatacenterStatus], tenant: str | None, at_most: int
 ) -> tuple[list[Planned], bool]:
     """Read the schedules that are not paused, newest first; also return whether there are more."""
     planned: list[Planned] = []
     wanted = JobFilter(tenant=tenant, states=frozenset({JobState.SCHEDULED}))
-    known = [place.name for place in places if place.seen_at]
+    known = [data_center.name for data_center in data_centers if data_center.seen_at]
     after: JobId | None = None
     while len(planned) < at_most:
         page = await lists.list_jobs(wanted, after, min(_PAGE, at_most - len(planned)))

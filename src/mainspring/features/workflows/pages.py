@@ -71,17 +71,17 @@ async def show_workflows(visit: Visit[WorkflowsQuery]) -> Reply:
 
 @workflows.page("GET", "/workflows/{id}", permission=Permission.READ, query=WorkflowQuery)
 async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
-    asked = visit.query
+    query = visit.query
     # "retrying" is a status of the dashboard only; the API does not know it.
-    status = asked.status if asked.status in _STATES else ""
+    status = query.status if query.status in _STATES else ""
     found: WorkflowPart = await visit.ask(
-        get_workflow_part, path=visit.path, query={"limit": _MAX_DRAWN, "status": status, "around": asked.around}
+        get_workflow_part, path=visit.path, query={"limit": _MAX_DRAWN, "status": status, "around": query.around}
     )
     states = {node.name: get_state(node) for node in found.nodes}
     left_out = found.total - len(found.nodes)
     drawing = lay_out([GraphNode(node.name, node.task, states[node.name], node.after) for node in found.nodes])
     bars, marks = build_timeline(found, states, visit.now)
-    chosen = [node for node in found.nodes if asked.status in ("", states[node.name])]
+    chosen = [node for node in found.nodes if query.status in ("", states[node.name])]
     listed = _LISTED_OF_MORE if left_out else _LISTED
     if len(chosen) > listed:
         chosen.sort(key=lambda node: _get_rank(states[node.name]))
@@ -93,7 +93,7 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
         by_name={node.name: node for node in found.nodes},
         counts={name: counts[name] for name in (*_ORDER, "succeeded") if counts.get(name)},
         left_out=left_out,
-        centre=next((node for node in found.nodes if left_out and node.run_id == asked.around), None),
+        centre=next((node for node in found.nodes if left_out and node.run_id == query.around), None),
         drawing=drawing,
         bars=bars[:listed],
         more_bars=max(len(bars) - listed, 0),
@@ -101,7 +101,7 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
         nodes=chosen[:listed],
         more_nodes=max(len(chosen) - listed, 0) + left_out,
         named=_MAX_NAMED,
-        given=msgspec.structs.asdict(asked),
+        given=msgspec.structs.asdict(query),
         tag=tag_of(RunId(found.workflow_id)),
         reasons=_read_reasons(found),
         ended=found.status != "running",
@@ -110,8 +110,8 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
 
 @workflows.page("POST", "/workflows/{id}/cancel", permission=Permission.OPERATE)
 async def do_cancel(visit: Visit[Any]) -> Reply:
-    stopped = await visit.ask(cancel_workflow, path=visit.path)
-    words = f"{plural(stopped.cancelled, 'node')} cancelled."
+    cancelled = await visit.ask(cancel_workflow, path=visit.path)
+    words = f"{plural(cancelled.cancelled, 'node')} cancelled."
     return ActionReply(words=words, to=f"workflows/{visit.path['id']}")
 
 

@@ -16,7 +16,7 @@ def register(application: typer.Typer) -> None:
     application.add_typer(group)
 
 
-class Shown(msgspec.Struct, rename="camel"):
+class Tenant(msgspec.Struct, rename="camel"):
     name: str
     quotas: dict[str, int | None]
     retention: str = "standard"
@@ -29,7 +29,7 @@ async def list_tenants(api: Client, out: Output) -> None:
     Example: mainspring tenants list
     """
     answer = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
-    tenants = [decode_answer(item, Shown) for item in answer.items]
+    tenants = [decode_answer(item, Tenant) for item in answer.items]
 
     def show() -> None:
         out.rows(
@@ -64,7 +64,7 @@ async def set_tenant(
     if retention is not None:
         check_class("--retention", retention or " ")
     known = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
-    tenant = next((item for item in (decode_answer(item, Shown) for item in known.items) if item.name == name), None)
+    tenant = next((item for item in (decode_answer(item, Tenant) for item in known.items) if item.name == name), None)
     body: dict[str, object] = {"name": name, "quotas": {} if tenant is None else tenant.quotas}
     if retention is not None:
         body["retention"] = retention

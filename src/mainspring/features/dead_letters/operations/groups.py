@@ -95,7 +95,7 @@ class DiscardIn(DeadLetterSelection):
     why: Text = ""
 
 
-class RestoreIn(Request):
+class RestoreDeadLettersIn(Request):
     run_ids: Annotated[list[Id], Meta(max_length=1_000)]
     why: Text = ""
 
@@ -242,10 +242,10 @@ async def discard(api: Api, call: Call[DiscardIn, Empty]) -> Answer:
     "POST",
     "/v1/dead-letters/bring-back",
     permission=Permission.OPERATE,
-    body=RestoreIn,
+    body=RestoreDeadLettersIn,
     answers={200: DeadLetterResult},
 )
-async def bring_back(api: Api, call: Call[RestoreIn, Empty]) -> Answer:
+async def bring_back(api: Api, call: Call[RestoreDeadLettersIn, Empty]) -> Answer:
     """Undo a discard.
 
     The runs become dead letters again, unless they were replayed meanwhile. Runs that are not discarded are

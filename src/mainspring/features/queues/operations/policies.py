@@ -59,7 +59,7 @@ async def get_queue_policy(api: Api, call: Call[Empty, Empty]) -> Answer:
     name = check_queue("name", call.path["name"])
     policy = (await api.store.queue_policies()).get(name, NO_POLICY)
     tenant = call.principal.tenant
-    shares = {whose: share for whose, share in policy.shares.items() if tenant in (None, whose)}
+    shares = {name: share for name, share in policy.shares.items() if tenant in (None, name)}
     return Answer(200, _policy_out(name, policy, shares))
 
 

@@ -34,7 +34,7 @@ class PauseQueueIn(PauseIn):
     """Pause only runs of this tenant. Default: every tenant that you have access to."""
 
 
-class TenantIn(Request):
+class QueueTenantIn(Request):
     tenant: Name | None = None
 
 
@@ -113,11 +113,11 @@ async def pause_queue(api: Api, call: Call[PauseQueueIn, Empty]) -> Answer:
     "POST",
     "/v1/queues/{name}/resume",
     permission=Permission.OPERATE,
-    body=TenantIn,
+    body=QueueTenantIn,
     body_optional=True,
     answers={200: QueueState},
 )
-async def resume_queue(api: Api, call: Call[TenantIn, Empty]) -> Answer:
+async def resume_queue(api: Api, call: Call[QueueTenantIn, Empty]) -> Answer:
     """Resume a queue.
 
     Waiting runs start at once. The request also succeeds if the queue is not paused. A pause of everything stays in

@@ -8,7 +8,7 @@ from mainspring.http.schemas.common import parse_session
 
 
 async def find_worker(api: Api, principal: Principal, text: str) -> SessionView:
-    """Return the session of the caller, alive or not. Raises ``Missing`` for a session of another principal."""
+    """Return the session of the caller, alive or not. Raises ``ObjectNotFound`` for a session of another principal."""
     worker = await api.workers.find_session(parse_session(text))
     if worker is None or worker.owner != principal.name:
         raise ObjectNotFound

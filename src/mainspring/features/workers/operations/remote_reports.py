@@ -212,8 +212,8 @@ async def log(api: Api, call: Call[LogIn, Empty]) -> Answer:
 async def _find_held(api: Api, principal: Principal, text: str, fence: int) -> HeldRun | None:
     """Return the run if the caller holds it under this fence, or ``None`` if no attempt runs under it.
 
-    Raises ``Missing`` if the caller may not see the run: it belongs to another tenant, to a queue outside its key's
-    reach, or to a worker of another principal.
+    Raises ``ObjectNotFound`` if the caller has no access to the run: it belongs to another tenant, to a queue that the
+    key does not cover, or to a worker of another principal.
     """
     run = RunId(parse_id(text))
     held = (await api.store.held([run]))[0]

@@ -334,7 +334,7 @@ async def run_children(api: Api, call: Call[Empty, PageQuery]) -> Answer:
 
 
 async def _read_nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
-    """Return the newest run of each node, in the order of the nodes. Raises ``Missing`` for an unknown workflow."""
+    """Return the newest run of each node, in order. Raises ``ObjectNotFound`` for an unknown workflow."""
     workflow = RunId(parse_id(call.path["id"]))
     wanted = RunFilter(tenant=call.principal.tenant, tag=tag_of(workflow))
     runs: list[RunView] = []
