@@ -11,7 +11,7 @@ from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE, SESSION, load_statements, prepare_connection
-from mainspring.stores.postgres.records import catalog
+from mainspring.stores.postgres.records import run_lists
 from tests.support.builders import a_run
 from tests.support.waiting import eventually
 
@@ -295,8 +295,8 @@ async def test_a_catch_up_of_many_ticks_is_no_nested_loop(connection: asyncpg.Co
 async def test_a_page_of_a_filter_without_an_index_reads_a_limited_number_of_rows(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "_MOST_EXAMINED", 8)
-    monkeypatch.setattr(catalog, "_CHUNK", 2)
+    monkeypatch.setattr(run_lists, "_MOST_EXAMINED", 8)
+    monkeypatch.setattr(run_lists, "_CHUNK", 2)
     old = [a_run(task="rare") for _ in range(2)]
     await store.submit(old)
     for part in range(3):

@@ -291,7 +291,7 @@ async def test_doctor_warns_of_dead_rows(postgres: str) -> None:
     finding = await eventually(find)
     assert finding is not None
     assert finding["level"] == "warning"
-    assert "gate has 120,000 dead rows beside 0, never vacuumed" in finding["says"]
+    assert "key_lock has 120,000 dead rows beside 0, never vacuumed" in finding["says"]
 
 
 @pytest.mark.postgres

@@ -26,10 +26,10 @@ Wanted = TypeVar("Wanted", RunFilter, JobFilter)
 
 #: Bounds so small that no store examines all rows of these tests in one read.
 SMALL = {
-    "postgres.records.catalog._CHUNK": 12,
-    "postgres.records.catalog._LARGEST_STEP": 96,
-    "postgres.records.catalog._MOST_EXAMINED": 60,
-    "postgres.records.catalog._VIEW_COST": 1,
+    "postgres.records.run_lists._CHUNK": 12,
+    "postgres.records.run_lists._LARGEST_STEP": 96,
+    "postgres.records.run_lists._MOST_EXAMINED": 60,
+    "postgres.records.run_lists._VIEW_COST": 1,
     "postgres.records.catalog.LOOKED_AT": 12,
     "sqlite.records.list_queries.LOOKED_AT": 12,
 }
