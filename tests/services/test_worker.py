@@ -611,10 +611,10 @@ async def test_the_slots_of_a_queue_are_counted_over_its_priorities(
 ) -> None:
     settings = WorkerSettings(queues={"default": 4, "mail": 2}, priorities=priorities)
     async with a_worker(settings=settings) as bench:
-        assert bench.worker.slots_by_queue() == {queue: (number, 0) for queue, number in slots.items()}
+        assert bench.worker.slots.by_queue() == {queue: (number, 0) for queue, number in slots.items()}
         for run in await bench.submit(*[a_run(task="sleep", queue="mail", priority=one) for one in (1, 2)]):
             await bench.until(run, RunState.RUNNING)
-        assert bench.worker.slots_by_queue() == {"default": (slots["default"], 0), "mail": (slots["mail"], 2)}
+        assert bench.worker.slots.by_queue() == {"default": (slots["default"], 0), "mail": (slots["mail"], 2)}
 
 
 @pytest.mark.parametrize(("silent", "lost"), [(8 * SECOND - 1, 0), (8 * SECOND, 1)])
@@ -643,7 +643,7 @@ async def test_a_task_without_a_handler_is_logged_once_a_minute() -> None:
         for pause in (0, 1, MINUTE - 2, 1, MINUTE - 1, 1):
             await bench.clock.sleep(pause)
             with capture_logs() as logs:
-                bench.worker._release_unknown(attempt)
+                bench.worker._starter.release_unknown(attempt)
             logged.append([entry.get("runs") for entry in logs if entry["event"].startswith("no handler")])
         assert logged == [[None], [], [], [1], [], [1]]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from mainspring.core.model.base.instant import MILLISECOND, Micros
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.wakeups import Wakeup
+from mainspring.core.ports.wakeups import CANCELS, Wakeup, Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.worker.attempt import NEVER, Attempt, Stop
 
@@ -145,3 +145,15 @@ class Cancellation(TickingService):
                 )
                 attempt.kill_at = now + self._kill_grace
                 attempt.executor.kill(attempt)
+
+
+class CancelListener(TickingService):
+    """Sends a heartbeat at once when a run was asked to stop: the answer says whether this worker holds it."""
+
+    def __init__(self, clock: Clock, wakeups: Wakeups, look: Callable[[], None]) -> None:
+        super().__init__("worker.cancels", clock, wakeups.listen([CANCELS]))
+        self._look = look
+
+    async def tick(self) -> Micros:
+        self._look()
+        return MINUTE

@@ -7,7 +7,7 @@ from mainspring.core.worker.worker import Worker
 
 
 def export_worker(worker: Worker, book: Exposition) -> None:
-    for queue, (slots, used) in worker.slots_by_queue().items():
+    for queue, (slots, used) in worker.slots.by_queue().items():
         book.put(declared.SLOTS, slots, queue)
         book.put(declared.SLOTS_USED, used, queue)
     book.put(declared.UNREPORTED, worker.unflushed)

@@ -94,6 +94,14 @@ class Slots:
     def total(self) -> int:
         return sum(group.slots for group in self._order)
 
+    def by_queue(self) -> dict[str, tuple[int, int]]:
+        """Return the slots of each queue and how many of them are taken."""
+        found: dict[str, tuple[int, int]] = {}
+        for group in self.groups.values():
+            slots, used = found.get(group.queue, (0, 0))
+            found[group.queue] = (slots + group.slots, used + group.slots - group.free)
+        return found
+
     def give(self, group: SlotGroup, weight: int) -> None:
         """Return the slots of an attempt that has really ended."""
         freed = 1 if weight == 1 else min(weight, group.slots)

@@ -4,7 +4,7 @@ How the parts work together:
 
 1. ``Claimer`` claims runs from the store for the free ``Slots``, woken by notifications or broker hints.
 2. ``Worker._accept`` turns each claimed run into an ``Attempt`` and starts it: async tasks on the event loop
-   (``LoopExecutor``), sync tasks in child processes or threads (``Crew``).
+   (``LoopExecutor``); ``AttemptStarter`` starts sync tasks in child processes or threads (``Crew``).
 3. ``Outcomes`` decides what follows from the end of an attempt; ``Completer`` writes the outcomes to the store in
    batches.
 4. ``Reporter`` writes progress, logs and checkpoints of running attempts.
@@ -21,38 +21,37 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.datacenters import at_home
-from mainspring.core.model.runs.run import ALONE_AFTER, UNKNOWN_TASK_DELAY, HeldRun, Outcome
+from mainspring.core.model.runs.run import ALONE_AFTER, HeldRun, Outcome
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.answers import HeartbeatAnswer
 from mainspring.core.ports.storage.catalog import WorkerStore
-from mainspring.core.ports.wakeups import CANCELS, Wakeups, queue_topic
+from mainspring.core.ports.wakeups import Wakeups, queue_topic
 from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.log_lines import shows_output
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
-from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import NewSession
 from mainspring.core.worker.attempt import NEVER, Attempt, Holding, Stop
-from mainspring.core.worker.cancellation import Cancellation
+from mainspring.core.worker.cancellation import Cancellation, CancelListener
 from mainspring.core.worker.claimer import Claimer
 from mainspring.core.worker.completer import Completer
 from mainspring.core.worker.executors.crew import Crew
 from mainspring.core.worker.executors.loop import LoopExecutor
 from mainspring.core.worker.executors.memory import resident_bytes
-from mainspring.core.worker.handler import AsyncHandler, Handler, HandlerSource, Host
+from mainspring.core.worker.handler import AsyncHandler, HandlerSource, Host
 from mainspring.core.worker.heartbeat import Heartbeat, OpenWorkforce
 from mainspring.core.worker.outcomes import Outcomes
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.reporting.capture import capture
 from mainspring.core.worker.reporting.reporter import Reporter
-from mainspring.core.worker.reporting.trace import describe
 from mainspring.core.worker.reporting.tracing import standing_in
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.slots import Slots
+from mainspring.core.worker.starting import AttemptStarter
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
@@ -68,18 +67,7 @@ _GOODBYE: Micros = SECOND
 #: Claiming pauses when more outcomes than this are unreported: ten times the slots, but at least this many.
 _FEWEST_UNFLUSHED = 2_000
 
-#: Runs of an unknown task that a warning counts at most.
-_MOST_COUNTED = 10_000
-
 _Invoke: TypeAlias = Callable[[HeldRun], Coroutine[None, None, bytes | None]]
-
-
-class _UnknownTask:
-    """The runs of a task without a handler that came since its last warning."""
-
-    def __init__(self, next_warning: Micros) -> None:
-        self.next_warning = next_warning
-        self.runs: set[RunId] = set()
 
 
 class Worker:
@@ -131,7 +119,6 @@ class Worker:
         self._accepted = 0
         self._look_again = False
         self._memory_check_at: Micros = 0
-        self._unknown: dict[str, _UnknownTask] = {}
         self._leaving: asyncio.Task[None] | None = None
         self._leave_by: Micros = NEVER
         self._reopening: asyncio.Task[None] | None = None
@@ -139,17 +126,16 @@ class Worker:
         self._source_of_handlers = handlers
         self._tracing = tracing
         self._metrics = metrics
-        self._handlers: dict[str, Handler] = {}
         self._on_loop: dict[str, _Invoke] = {}
         #: Notified when code that waits for progress should check again.
         self._progress = wakeups.listen(())
         self._work_wakeup = wakeups.listen([queue_topic(queue) for queue in settings.queues])
-        self._slots = Slots(settings.queues, clock, self._work_wakeup, settings.gather, settings.priorities)
-        self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
+        self.slots = Slots(settings.queues, clock, self._work_wakeup, settings.gather, settings.priorities)
+        self._most_unflushed = max(10 * self.slots.total, _FEWEST_UNFLUSHED)
         self._completer = Completer(store, clock, wakeups, self.jitter, settings, self._flushed, metrics, tracing)
         self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._completer.add)
         self._outcomes = Outcomes(
-            clock, self.jitter, self._slots, self._completer, self._reporter, self._none_left, attempt_log
+            clock, self.jitter, self.slots, self._completer, self._reporter, self._none_left, attempt_log
         )
         self._running = self._outcomes.running
         self._cancellation = Cancellation(
@@ -166,6 +152,9 @@ class Worker:
             source,
             tracing,
         )
+        self._starter = AttemptStarter(
+            clock, self._log, self._outcomes, self._cancellation, self._loop_executor, self._crew
+        )
         #: Resources that the handlers need, and the capture of their output.
         self._hosting = AsyncExitStack()
         self._claimer = Claimer(
@@ -174,7 +163,7 @@ class Worker:
             self._work_wakeup,
             self.jitter,
             settings,
-            self._slots,
+            self.slots,
             self._accept,
             self._overloaded,
             brokers,
@@ -186,15 +175,15 @@ class Worker:
     # Lifecycle.
 
     async def start(self) -> None:
-        self._handlers = dict(self._source_of_handlers.handlers())
+        self._starter.handlers = dict(self._source_of_handlers.handlers())
         if self._metrics is not None:
-            self._metrics.offers(self._handlers)
+            self._metrics.offers(self._starter.handlers)
         if self._tracing is not None:
             self._tracing.lend()
-            self._handlers = standing_in(self._handlers, self._tracing)
+            self._starter.handlers = standing_in(self._starter.handlers, self._tracing)
         self._on_loop = {
             task: handler.invoke
-            for task, handler in self._handlers.items()
+            for task, handler in self._starter.handlers.items()
             if isinstance(handler, AsyncHandler) and handler.heartbeat is None
         }
         self._reporter.start()
@@ -261,14 +250,6 @@ class Worker:
             return 0
         good = self.settings.lease - self.settings.lease_margin
         return max(holding.renewed_at + good - self._clock.monotonic(), 0)
-
-    def slots_by_queue(self) -> dict[str, tuple[int, int]]:
-        """Return the slots of each queue and how many of them are taken."""
-        found: dict[str, tuple[int, int]] = {}
-        for group in self._slots.groups.values():
-            slots, used = found.get(group.queue, (0, 0))
-            found[group.queue] = (slots + group.slots, used + group.slots - group.free)
-        return found
 
     @property
     def unflushed(self) -> int:
@@ -358,10 +339,10 @@ class Worker:
             version=settings.version,
             datacenter=datacenter,
             queues=tuple(settings.queues),
-            tasks=tuple(sorted(self._handlers)),
+            tasks=tuple(sorted(self._starter.handlers)),
             labels=labels,
             priorities=tuple(sorted(settings.priorities)),
-            slots=self._slots.total,
+            slots=self.slots.total,
         )
         try:
             async with asyncio.timeout(settings.claim_timeout / SECOND):
@@ -450,21 +431,21 @@ class Worker:
     def _accept(self, holding: Holding, runs: list[HeldRun]) -> None:
         """Start the runs of a claim. This is the hot path: nothing here may fail halfway or wait."""
         now = self._clock.monotonic()
-        held, running, groups = holding.held, self._running, self._slots.groups
+        held, running, groups = holding.held, self._running, self.slots.groups
         on_loop, start, cancellation = self._on_loop, self._loop_executor.start, self._cancellation
-        halted, pooled = self._claimer.halted, self._slots.pooled
+        halted, pooled = self._claimer.halted, self.slots.pooled
         for run in runs:
             group = groups[(run.queue, run.priority) if pooled else run.queue]
             group.take(run.policy.weight)
             if run.limited:
-                self._slots.limited = True
+                self.slots.limited = True
             until = now + run.attempt_until - run.started_at
             attempt = Attempt(run, holding, group, now, until)
             held[run.id] = attempt
             running[attempt] = None
             invoke = on_loop.get(run.task)
             if invoke is None or run.lost >= ALONE_AFTER or halted:
-                self._start_elsewhere(attempt)
+                self._starter.start(attempt, halted=halted)
             else:
                 if until < cancellation.earliest:
                     cancellation.watch(until)
@@ -489,56 +470,12 @@ class Worker:
             # The run to stop may be among those that the claim is about to bring.
             self._look_again = self._claimer.claiming
 
-    def _start_elsewhere(self, attempt: Attempt) -> None:
-        handler = self._handlers.get(attempt.held.task)
-        try:
-            if self._claimer.halted:
-                self._outcomes.released(attempt, "the worker left")
-            elif handler is None:
-                self._release_unknown(attempt)
-            else:
-                self._start_known(attempt, handler)
-        except Exception as error:
-            self._log.exception("an attempt could not be started", run=attempt.held.id, task=attempt.held.task)
-            self._outcomes.failed(attempt, describe(error))
-
-    def _start_known(self, attempt: Attempt, handler: Handler) -> None:
-        if handler.heartbeat is not None:
-            self._cancellation.expect_life(attempt, handler.heartbeat)
-        if attempt.held.alone and self._crew.source is not None and not _harmless(handler):
-            self._crew.start_alone(attempt)
-        elif isinstance(handler, AsyncHandler):
-            self._cancellation.watch(attempt.until)
-            self._loop_executor.start(attempt, handler.invoke)
-        else:
-            self._crew.start(attempt, handler)
-
-    def _release_unknown(self, attempt: Attempt) -> None:
-        """Release a run without a handler: another worker, perhaps a newer version, may know the task."""
-        task, now = attempt.held.task, self._clock.monotonic()
-        unknown = self._unknown.get(task)
-        if unknown is None:
-            if len(self._unknown) > 1_000:
-                self._unknown.clear()
-            self._unknown[task] = _UnknownTask(now + MINUTE)
-            self._log.warning("no handler for a task; its runs are given back", task=task)
-        else:
-            if len(unknown.runs) < _MOST_COUNTED:
-                unknown.runs.add(attempt.held.id)
-            if now >= unknown.next_warning:
-                # A run comes back every few seconds: each counts once.
-                self._log.warning(
-                    "no handler for a task; its runs are given back", task=task, runs=len(unknown.runs), within="1m"
-                )
-                self._unknown[task] = _UnknownTask(now + MINUTE)
-        self._outcomes.released(attempt, f"no handler for task {task!r}", UNKNOWN_TASK_DELAY, reported=True)
-
     def _overloaded(self) -> bool:
         self._held_back = self.unflushed > self._most_unflushed
         return self._held_back
 
     def _flushed(self) -> None:
-        if self._held_back or self._slots.limited:
+        if self._held_back or self.slots.limited:
             self._work_wakeup.notify()
         if self._leaving is not None:
             self._progress.notify()
@@ -557,19 +494,3 @@ class Worker:
             if (used := resident_bytes()) >= limit:
                 self._recycle(f"{used} bytes of memory")
         return SECOND
-
-
-def _harmless(handler: Handler) -> bool:
-    return isinstance(handler, AsyncHandler) and handler.harmless
-
-
-class CancelListener(TickingService):
-    """Sends a heartbeat at once when a run was asked to stop: the answer says whether this worker holds it."""
-
-    def __init__(self, clock: Clock, wakeups: Wakeups, look: Callable[[], None]) -> None:
-        super().__init__("worker.cancels", clock, wakeups.listen([CANCELS]))
-        self._look = look
-
-    async def tick(self) -> Micros:
-        self._look()
-        return MINUTE

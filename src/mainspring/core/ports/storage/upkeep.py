@@ -65,7 +65,7 @@ class Upkeep(Protocol):
            has met its ``start_by``.
         2. Waiting or queued past ``deadline``: failed (deadline), with the fingerprint of that reason and no error.
         3. Past both: skipped (expired).
-        4. The ``target`` session is gone: skipped (its worker left), whatever other limit the run has missed.
+        4. The ``target`` session is gone: skipped (its worker left), even if the run has missed another limit.
         """
         ...
 
