@@ -4,7 +4,7 @@ import re
 import uuid
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from tests.support.ui_site import Site
 from tests.ui.conftest import Watched, open_page, trigger_refresh, wait_for_frames
@@ -205,3 +205,31 @@ def test_every_row_that_can_be_selected_has_an_id(site: Site, ids: dict[str, str
         assert missing == [], path
         names = page.locator("tr[id]").evaluate_all("rows => rows.map((row) => row.id)")
         assert len(names) == len(set(names)), path
+
+
+def test_a_refresh_on_its_way_does_not_take_back_the_rows_that_a_click_has_shown(
+    site: Site, ids: dict[str, str], page: Page
+) -> None:
+    name = _name()
+    _later(site, name, 2)
+    page.goto(f"runs?text={name}")
+    _later(site, name, 1)
+    trigger_refresh(page)
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold_refreshes(route: Route) -> None:
+        if "mainspring-rows" in route.request.headers:
+            held.append((route, route.fetch()))
+        else:
+            route.continue_()
+
+    page.route("**/runs?*", hold_refreshes)
+    with page.expect_request(lambda request: "mainspring-rows" in request.headers):
+        page.evaluate("() => htmx.trigger('#live', 'live')")
+    page.get_by_role("button", name="1 new run").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+    route, answer = held[0]
+    with page.expect_response("**/runs?*"):
+        route.fulfill(response=answer)
+    wait_for_frames(page)
+    expect(page.locator("tbody tr")).to_have_count(3)

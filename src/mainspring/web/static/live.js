@@ -7,6 +7,7 @@ const pause = () => Math.max(PAUSE, ...[...document.querySelectorAll("[data-paus
 
 const AGAIN = 5 * PAUSE;
 const ROWS = "mainspring-rows";
+const shownRows = (element) => [...element.querySelectorAll("[data-row]")].map((row) => encodeURIComponent(row.dataset.row)).join(",");
 
 // Repeat one-time requests, such as for the next lines of a log, if they get no answer.
 function again() {
@@ -121,8 +122,8 @@ export function live() {
   // The server updates the rows that are shown, and counts the new ones.
   document.addEventListener("htmx:configRequest", ({ detail: { elt, headers } }) => {
     if (!elt.dataset.live) return;
-    const rows = [...elt.querySelectorAll("[data-row]")].map((row) => encodeURIComponent(row.dataset.row));
-    if (rows.length) headers[ROWS] = rows.join(",");
+    const rows = shownRows(elt);
+    if (rows) headers[ROWS] = rows;
   });
   // A search replaced the list meanwhile: discard the answer.
   htmx.defineExtension("unless-gone", {
@@ -136,7 +137,10 @@ export function live() {
     // Keep elements that were opened meanwhile.
     const busy = document.querySelector("dialog[open]");
     if (busy || event.detail.pathInfo.requestPath !== asked.getAttribute("hx-get")) event.detail.shouldSwap = false;
-    if (busy) due = true;
+    // A click may have shown new rows while this refresh was on its way, which does not know them and would remove them.
+    const isStale = (event.detail.requestConfig.headers[ROWS] ?? "") !== shownRows(asked);
+    if (isStale) event.detail.shouldSwap = false;
+    if (busy || isStale) due = true;
   });
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
