@@ -17,6 +17,14 @@ from tests.support.command_line import run_command
 from tests.support.processes import free_port
 
 
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A migrated store. Refused commands leave it as it is."""
+    folder = tmp_path_factory.mktemp("store")
+    run_command(folder, "migrate", "--store", str(folder / "x.db"))
+    return str(folder / "x.db")
+
+
 @pytest.mark.parametrize(
     ("store", "message"),
     [
@@ -124,11 +132,9 @@ def test_a_verb_that_changes_something_is_never_suggested(refuse: Refuse, verb: 
     ],
 )
 def test_an_error_names_the_option_that_was_typed(
-    tmp_path: Path, refuse: Refuse, options: tuple[str, ...], message: str
+    migrated: str, refuse: Refuse, options: tuple[str, ...], message: str
 ) -> None:
-    store = str(tmp_path / "x.db")
-    run_command(tmp_path, "migrate", "--store", store)
-    assert refuse("jobs", "submit", "t", *options, "--store", store).startswith(f"mainspring: {message}")
+    assert refuse("jobs", "submit", "t", *options, "--store", migrated).startswith(f"mainspring: {message}")
 
 
 @pytest.mark.parametrize(
@@ -142,11 +148,9 @@ def test_an_error_names_the_option_that_was_typed(
     ],
 )
 def test_an_error_names_the_option_of_a_filter_or_file(
-    tmp_path: Path, refuse: Refuse, words: tuple[str, ...], message: str
+    migrated: str, refuse: Refuse, words: tuple[str, ...], message: str
 ) -> None:
-    store = str(tmp_path / "x.db")
-    run_command(tmp_path, "migrate", "--store", store)
-    assert refuse(*words, "--store", store).startswith(f"mainspring: {message}")
+    assert refuse(*words, "--store", migrated).startswith(f"mainspring: {message}")
 
 
 def test_completion_without_a_shell_names_the_shells(refuse: Refuse) -> None:
@@ -275,10 +279,9 @@ def test_an_invalid_key_is_refused_and_not_shown(refuse: Refuse, monkeypatch: py
 
 
 def test_a_cron_expression_and_an_interval_are_refused_together(
-    refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    migrated: str, refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_command(tmp_path, "migrate", "--store", str(tmp_path / "x.db"))
-    monkeypatch.setenv("MAINSPRING_STORE", str(tmp_path / "x.db"))
+    monkeypatch.setenv("MAINSPRING_STORE", migrated)
     both = ("--name", "r", "--cron", "0 0 * * *", "--every", "10m")
     assert "--every: does not go with cronExpression" in refuse("jobs", "submit", "t", *both)
     (tmp_path / "both.yaml").write_text("schedules:\n- {name: a, task: t, cronExpression: '0 0 * * *', every: 10m}\n")
