@@ -2,12 +2,10 @@
 
 import asyncio
 import random
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 
 import hypothesis
 import pytest
@@ -21,6 +19,7 @@ from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
+from tests.support.leaks import ProcessState
 from tests.support.servers import IN_CI, not_here, require
 from tools.services import ServiceUnavailable, ensure
 
@@ -51,6 +50,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--wall-clock", help="start with the clock of this process at this time: 2026-12-31T23:59:50Z")
     parser.addoption("--shuffle", metavar="SEED", help="run the modules, and the tests of each, in a random order")
+    parser.addoption("--leaks", action="store_true", help="fail a test that leaves its process changed")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,27 +97,32 @@ def _logs_stay_as_they_are() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _structlog_stays_unconfigured() -> Iterator[None]:
+def _structlog_stays_unconfigured(_test_leaves_no_changes: None) -> Iterator[None]:
     """``capture_logs`` leaves structlog configured: commands called in this process would print log lines to stdout."""
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _module_leaves_no_changes(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Undo what a module leaves changed in the process; with ``--leaks``, fail if anything else is left."""
+    yield from _undo_changes(pytestconfig, tmp_path_factory)
+
+
 @pytest.fixture(autouse=True)
-def _pages_stay_out_of_each_others_imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Forget modules that a test has written and imported: another one may write a module of the same name."""
-    before = set(sys.modules)
+def _test_leaves_no_changes(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Undo what a test leaves changed in the process; with ``--leaks``, fail if anything else is left."""
+    yield from _undo_changes(pytestconfig, tmp_path_factory)
+
+
+def _undo_changes(config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = ProcessState()
     yield
-    folder = tmp_path_factory.getbasetemp()
-    for name in sys.modules.keys() - before:
-        if _is_in(folder, sys.modules[name]):
-            del sys.modules[name]
-
-
-def _is_in(folder: Path, module: ModuleType) -> bool:
-    origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    return isinstance(origin, str) and Path(origin).is_relative_to(folder)
+    before.undo_commands()
+    before.forget_imports(tmp_path_factory.getbasetemp())
+    if config.getoption("--leaks"):
+        assert not (changes := before.changes()), "the process is left changed: " + "; ".join(changes)
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +162,7 @@ async def kept_sqlite(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 
 @pytest.fixture(autouse=True)
-async def _no_task_outlives_its_test() -> AsyncIterator[None]:
+async def _no_task_outlives_its_test(_test_leaves_no_changes: None) -> AsyncIterator[None]:
     """Cancel the tasks that a test left behind: all tests of a process share one event loop."""
     yield
     if left := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -165,7 +170,7 @@ async def _no_task_outlives_its_test() -> AsyncIterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_blocking_loop_outlives_its_test() -> Iterator[None]:
+def _no_blocking_loop_outlives_its_test(_test_leaves_no_changes: None) -> Iterator[None]:
     """Stop the event loops that blocking calls of applications have started: each has a thread and open files."""
     started: set[BlockingLoop] = set()
     start = BlockingLoop._started
