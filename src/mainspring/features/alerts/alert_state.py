@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mainspring.core.model.alerts.channels import ChannelKind
-from mainspring.core.model.alerts.notices import AlertProblem, Notice, On
+from mainspring.core.model.alerts.notices import Notice, On
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, Wish
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.features.alerts.problems import PROBLEM_PREFIX, Problem, Problems, SentAlerts
@@ -59,7 +59,7 @@ class AlertState:
 
     def add_failure(self, trouble: Trouble) -> None:
         trouble = self._limit_kinds(trouble)
-        identifier = self._build_id(trouble)
+        identifier = self._hash(trouble.tenant, trouble.subject, trouble.fingerprint)
         problem = self.problems.get(identifier)
         wishes = self.rules.wishes(trouble)
         if problem is None:
@@ -90,9 +90,6 @@ class AlertState:
         self._mark_changed(PROBLEM_PREFIX + identifier)
         for target, wish in wishes.items():
             self._alert(problem, target, wish, trouble.at)
-
-    def has_open_problem(self, tenant: str, subject: str) -> bool:
-        return bool(self.problems.ids_of_subject(tenant, subject))
 
     def add_success(self, tenant: str, subject: str, at: Instant) -> None:
         """Mark the problems of a subject as recovered after a run succeeded. SLO problems stay open."""
@@ -143,14 +140,12 @@ class AlertState:
     def _limit_kinds(self, trouble: Trouble) -> Trouble:
         """Group the failure under "others" if its subject already has ``MAX_KINDS`` kinds of errors."""
         known = self.problems.ids_of_subject(trouble.tenant, trouble.subject)
-        if len(known) < MAX_KINDS or trouble.fingerprint == SLO or self._build_id(trouble) in known:
+        identifier = self._hash(trouble.tenant, trouble.subject, trouble.fingerprint)
+        if len(known) < MAX_KINDS or trouble.fingerprint == SLO or identifier in known:
             return trouble
         return msgspec.structs.replace(
             trouble, fingerprint=_OTHER_KINDS, error=f"one of many kinds of errors: {trouble.error}"
         )
-
-    def _build_id(self, trouble: Trouble) -> str:
-        return self._hash(trouble.tenant, trouble.subject, trouble.fingerprint)
 
     def _hash(self, *words: str) -> str:
         """Hash the words together with the source, so that ids of different stores differ."""
@@ -212,7 +207,9 @@ class AlertState:
         if oldest is None or not is_due or len(alerts.list_recent(now)) >= channel.rate:
             return
         held = oldest if now > oldest + channel.group + MINUTE else None
-        entries, unlisted, covered = select_entries(channel, [self._refresh(alert.entry) for alert in ready.values()])
+        entries, unlisted, covered = select_entries(
+            channel, [self.problems.refresh(alert.entry) for alert in ready.values()]
+        )
         notice = Notice(entries=tuple(entries), more=more + unlisted, held_since=held, url=self.rules.url)
         alerts.pending = {name: alert for name, alert in alerts.pending.items() if name not in covered}
         if more:
@@ -234,13 +231,6 @@ class AlertState:
         alerts.overflow = None
         alerts.send(Notice(more_key=self._hash(target), more_over=True), now)
         self._mark_changed(TARGET_PREFIX + target)
-
-    def _refresh(self, entry: AlertProblem) -> AlertProblem:
-        """Update the alert to the problem's current state if the problem is open: more runs may have failed since."""
-        problem = self.problems.get(entry.problem)
-        if problem is None or entry.stage is On.RECOVERED:
-            return entry
-        return problem.build_entry(entry.stage, entry.at, first=entry.first)
 
     def _mark_changed(self, name: str) -> None:
         self._changed[name] = None

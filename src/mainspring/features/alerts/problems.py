@@ -97,6 +97,13 @@ class Problems:
     def ids_of_subject(self, tenant: str, subject: str) -> frozenset[str]:
         return frozenset(self._by_subject.get((tenant, subject), ()))
 
+    def refresh(self, entry: AlertProblem) -> AlertProblem:
+        """Update an alert to the current state of its problem if that is open: more runs may have failed since."""
+        problem = self._by_id.get(entry.problem)
+        if problem is None or entry.stage is On.RECOVERED:
+            return entry
+        return problem.build_entry(entry.stage, entry.at, first=entry.first)
+
     def add(self, problem: Problem) -> None:
         self._by_id[problem.id] = problem
         self._of_tenant[problem.tenant] += 1

@@ -236,7 +236,7 @@ class Notifier(TickingService):
         await self._save(state)
 
     def _record_success(self, state: AlertState, event: Event) -> None:
-        if not state.has_open_problem(event.tenant, event.key) and not state.has_open_problem(
+        if not state.problems.ids_of_subject(event.tenant, event.key) and not state.problems.ids_of_subject(
             event.tenant, choose_subject("", event.task)
         ):
             return
