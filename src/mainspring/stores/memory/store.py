@@ -10,33 +10,33 @@ from mainspring.stores.memory.records.catalog import MemoryCatalog
 from mainspring.stores.memory.records.coordination import MemoryCoordination
 from mainspring.stores.memory.records.datacenters import MemoryDatacenters
 from mainspring.stores.memory.records.dead_letters import MemoryDeadLetters
-from mainspring.stores.memory.records.explaining import MemoryExplaining
+from mainspring.stores.memory.records.explaining import MemoryExplanations
 from mainspring.stores.memory.records.metrics import MemoryMetrics
 from mainspring.stores.memory.records.notifications import MemoryNotifications
 from mainspring.stores.memory.records.operations import MemoryOperations
-from mainspring.stores.memory.records.reading import MemoryOutbox, MemoryReading
+from mainspring.stores.memory.records.reading import MemoryOutbox, MemoryReads
 from mainspring.stores.memory.records.reports import MemoryReports
 from mainspring.stores.memory.records.slos import MemorySlos
 from mainspring.stores.memory.records.tasks import MemoryTasks
 from mainspring.stores.memory.records.usage import MemoryUsage
 from mainspring.stores.memory.tables import Tables
-from mainspring.stores.memory.work.reaping import MemoryReaping
-from mainspring.stores.memory.work.staging import MemoryStaging
+from mainspring.stores.memory.work.reaping import MemoryMaintenance
+from mainspring.stores.memory.work.staging import MemoryScheduling
 from mainspring.stores.memory.work.submissions import MemorySubmissions
-from mainspring.stores.memory.work.workforce import MemoryWorkforce
+from mainspring.stores.memory.work.workforce import MemoryWorkers
 from mainspring.stores.tenant_scope import Seen
 
 
 class MemoryStore(
     MemorySubmissions,
-    MemoryWorkforce,
-    MemoryStaging,
-    MemoryReaping,
-    MemoryReading,
+    MemoryWorkers,
+    MemoryScheduling,
+    MemoryMaintenance,
+    MemoryReads,
     MemoryOutbox,
     MemoryCatalog,
     MemoryMetrics,
-    MemoryExplaining,
+    MemoryExplanations,
     MemoryUsage,
     MemoryReports,
     MemoryAccess,

@@ -13,7 +13,7 @@ from mainspring.stores.sqlite.records.coordination import SqliteCoordination
 from mainspring.stores.sqlite.records.datacenters import SqliteDatacenters
 from mainspring.stores.sqlite.records.dead_letters import SqliteDeadLetters
 from mainspring.stores.sqlite.records.details import SqliteDetails
-from mainspring.stores.sqlite.records.explaining import SqliteExplaining
+from mainspring.stores.sqlite.records.explaining import SqliteExplanations
 from mainspring.stores.sqlite.records.metrics import SqliteMetrics
 from mainspring.stores.sqlite.records.notifications import SqliteNotifications
 from mainspring.stores.sqlite.records.operations import SqliteOperations
@@ -24,10 +24,10 @@ from mainspring.stores.sqlite.records.tasks import SqliteTasks
 from mainspring.stores.sqlite.records.usage import SqliteUsage
 from mainspring.stores.sqlite.steady_time import SteadyTime
 from mainspring.stores.sqlite.threads import Reader, Writer
-from mainspring.stores.sqlite.upkeep.archiving import SqliteArchiving
+from mainspring.stores.sqlite.upkeep.archiving import SqliteArchives
 from mainspring.stores.sqlite.work.jobs import SqliteJobs
-from mainspring.stores.sqlite.work.reaping import SqliteReaping
-from mainspring.stores.sqlite.work.staging import SqliteStaging
+from mainspring.stores.sqlite.work.reaping import SqliteMaintenance
+from mainspring.stores.sqlite.work.staging import SqliteScheduling
 from mainspring.stores.sqlite.work.submissions import SqliteSubmissions
 from mainspring.stores.tenant_scope import Seen
 
@@ -35,14 +35,14 @@ from mainspring.stores.tenant_scope import Seen
 class SqliteStore(
     SqliteSubmissions,
     SqliteJobs,
-    SqliteStaging,
-    SqliteReaping,
-    SqliteArchiving,
+    SqliteScheduling,
+    SqliteMaintenance,
+    SqliteArchives,
     SqliteOutbox,
     SqliteCatalog,
     SqliteDetails,
     SqliteMetrics,
-    SqliteExplaining,
+    SqliteExplanations,
     SqliteUsage,
     SqliteReports,
     SqliteAccess,

@@ -9,7 +9,7 @@ from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.stores.memory.records.details import MemoryDetails
 
 
-class MemoryExplaining(MemoryDetails):
+class MemoryExplanations(MemoryDetails):
     async def holder_of(self, run: RunId) -> RunId | None:
         row = self._tables.runs.get(run)
         if row is None or row.state is not RunState.BLOCKED or row.key_lock is None:

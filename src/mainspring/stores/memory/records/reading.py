@@ -21,7 +21,7 @@ from mainspring.stores.memory.rows import LabelSet, RunRow
 from mainspring.stores.memory.tables import Tables
 
 
-class MemoryReading:
+class MemoryReads:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 

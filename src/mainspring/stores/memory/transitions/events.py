@@ -11,7 +11,7 @@ from mainspring.stores.memory.data import StoreData
 from mainspring.stores.memory.rows import RunRow, SessionRow
 
 
-class Events(StoreData):
+class EventTransitions(StoreData):
     """Records what a transaction did, for event readers and for the audit."""
 
     def record_run_event(self, kind: str, run: RunRow) -> None:

@@ -9,7 +9,7 @@ from mainspring.stores.memory.data import StoreData
 from mainspring.stores.memory.rows import RunRow, UniqueKey, UsedKey
 
 
-class Keys(StoreData):
+class KeyTransitions(StoreData):
     """Finds, takes and frees the keys of runs and jobs."""
 
     def find_used_key(self, tenant: str, key: str) -> UsedKey | None:

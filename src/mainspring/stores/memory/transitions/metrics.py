@@ -12,7 +12,7 @@ from mainspring.stores.memory.data import StoreData
 from mainspring.stores.memory.rows import RunRow
 
 
-class Metrics(StoreData):
+class MetricTransitions(StoreData):
     """Counts ended runs and the cost of attempts."""
 
     def get_minute_counts(self, run: RunRow) -> Counter[str]:

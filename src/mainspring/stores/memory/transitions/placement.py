@@ -8,11 +8,11 @@ from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.datacenters import PreferenceOrder
 from mainspring.stores.memory.rows import KeyLock, RunRow
-from mainspring.stores.memory.transitions.events import Events
+from mainspring.stores.memory.transitions.events import EventTransitions
 from mainspring.stores.memory.transitions.queues import QueueRules
 
 
-class RunPlacement(Events, QueueRules):
+class RunPlacement(EventTransitions, QueueRules):
     """Puts a run where its due time, its ordering key and its limits allow: scheduled, blocked or queued."""
 
     def promote(self, key: int) -> bool:

@@ -13,13 +13,13 @@ from mainspring.core.model.runs.retention import STANDARD
 from mainspring.core.model.runs.run import RunState
 from mainspring.stores.key_locks import compute_run_key_lock
 from mainspring.stores.memory.rows import RunRow
-from mainspring.stores.memory.transitions.keys import Keys
-from mainspring.stores.memory.transitions.metrics import Metrics
+from mainspring.stores.memory.transitions.keys import KeyTransitions
+from mainspring.stores.memory.transitions.metrics import MetricTransitions
 from mainspring.stores.memory.transitions.placement import RunPlacement
-from mainspring.stores.memory.transitions.schedules import Schedules
+from mainspring.stores.memory.transitions.schedules import ScheduleTransitions
 
 
-class RunTransitions(RunPlacement, Keys, Metrics, Schedules):
+class RunTransitions(RunPlacement, KeyTransitions, MetricTransitions, ScheduleTransitions):
     """Every transition of a run, from its submission to the end of its retention."""
 
     def insert_run(self, run: RunRow) -> None:

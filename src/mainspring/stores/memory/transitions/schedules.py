@@ -9,7 +9,7 @@ from mainspring.stores.memory.data import StoreData
 from mainspring.stores.memory.rows import JobRow, RunRow
 
 
-class Schedules(StoreData):
+class ScheduleTransitions(StoreData):
     """Moves schedules, and records ticks and versions."""
 
     def move_schedule(self, job: JobRow, next_fire: Instant | None, next_tick: Instant | None = None) -> None:

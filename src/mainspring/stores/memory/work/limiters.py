@@ -28,7 +28,7 @@ from mainspring.stores.memory.rows import RunRow
 _OCCUPYING = (RunState.QUEUED, RunState.RUNNING)
 
 
-class Limiter:
+class LimiterLine:
     """A limiter with the runs that occupy it and the runs that it blocks."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Limiters:
 
     def __init__(self, runs: dict[RunId, RunRow]) -> None:
         self._runs = runs
-        self.by_number: dict[int, Limiter] = {}
+        self.by_number: dict[int, LimiterLine] = {}
         #: Limiters that changed since their lines were last checked.
         self._changed: dict[int, None] = {}
 
@@ -176,12 +176,12 @@ class Limiters:
 
     def _block(self, run: RunRow, limit: Limit) -> None:
         run.blocked_by = limit.number
-        self.by_number.setdefault(limit.number, Limiter()).line.add(run.due, run.id)
+        self.by_number.setdefault(limit.number, LimiterLine()).line.add(run.due, run.id)
 
     def _occupy(self, run: RunRow) -> None:
         run.holds_limits, run.blocked_by = True, None
         for limit in run.limits:
-            limiter = self.by_number.setdefault(limit.number, Limiter())
+            limiter = self.by_number.setdefault(limit.number, LimiterLine())
             limiter.state = passed(limit, limiter.state)
             limiter.occupants[run.id] = None
 

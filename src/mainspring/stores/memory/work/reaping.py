@@ -18,7 +18,7 @@ from mainspring.stores.memory.tables import Tables
 from mainspring.stores.memory.transitions.runs import sort_blocked_first
 
 
-class MemoryReaping:
+class MemoryMaintenance:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 

@@ -16,7 +16,7 @@ from mainspring.stores.memory.rows import JobRow, RunRow
 from mainspring.stores.memory.tables import Tables
 
 
-class MemoryStaging:
+class MemoryScheduling:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 

@@ -22,7 +22,7 @@ from mainspring.stores.memory.tables import Tables
 FEW_CHILDREN = 100
 
 
-class MemoryWorkforce:
+class MemoryWorkers:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 

@@ -19,7 +19,7 @@ class _BackfilledRow(msgspec.Struct, frozen=True):
 _decode_backfilled = msgspec.json.Decoder(list[_BackfilledRow]).decode
 
 
-class SqliteExplaining(SqliteBase):
+class SqliteExplanations(SqliteBase):
     async def holder_of(self, run: RunId) -> RunId | None:
         found = await self._reader.read("holder_of", run=run)
         return RunId(found) if found else None

@@ -20,7 +20,7 @@ from mainspring.stores.sqlite.rows.runs import decode_hints, decode_run_views
 from mainspring.stores.sqlite.rows.views import decode_attempts, decode_depths
 
 
-class SqliteReading(SqliteBase):
+class SqliteReads(SqliteBase):
     async def now(self) -> Instant:
         self._guard.check()
         return self._time.now()

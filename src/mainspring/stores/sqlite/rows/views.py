@@ -21,7 +21,7 @@ from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.depths import DepthRow, fold_depths
 
 
-class LimiterRow(msgspec.Struct, frozen=True):
+class LimiterDetails(msgspec.Struct, frozen=True):
     """A limiter and the first runs that occupy it."""
 
     state: LimiterState
@@ -64,7 +64,7 @@ decode_loads = msgspec.json.Decoder(list[Load]).decode
 decode_log_lines = msgspec.json.Decoder(list[LogLine]).decode
 decode_dead_groups = msgspec.json.Decoder(list[DeadGroup]).decode
 decode_standings = msgspec.json.Decoder(Standings).decode
-decode_limiter = msgspec.json.Decoder(LimiterRow).decode
+decode_limiter = msgspec.json.Decoder(LimiterDetails).decode
 decode_datacenters = msgspec.json.Decoder(list[DatacenterStatus]).decode
 decode_datacenter_loads = msgspec.json.Decoder(list[DatacenterLoad]).decode
 decode_log_sizes = msgspec.json.Decoder(list[LogSize]).decode

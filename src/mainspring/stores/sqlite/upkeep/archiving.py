@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import DAY
 from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.upkeep.archive import ArchivedRun, ArchivePart
-from mainspring.stores.sqlite.records.reading import SqliteReading
+from mainspring.stores.sqlite.records.reading import SqliteReads
 from mainspring.stores.sqlite.rows.answers import decode_ids
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.rows.views import decode_attempts
@@ -27,7 +27,7 @@ class _PastDay(msgspec.Struct, frozen=True):
 _decode_days = msgspec.json.Decoder(list[_PastDay]).decode
 
 
-class SqliteArchiving(SqliteReading):
+class SqliteArchives(SqliteReads):
     async def past_parts(self, retention: Retention) -> Sequence[ArchivePart]:
         now = await self.now()
         # Only whole days: a day whose last runs must still be kept is left out.

@@ -10,14 +10,14 @@ from mainspring.core.ports.storage.upkeep import Retention, UnattemptedRuns
 from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.sqlite.rows.answers import decode_sweep, decode_tidy
 from mainspring.stores.sqlite.rows.encoding import encode
-from mainspring.stores.sqlite.work.workforce import SqliteWorkforce
+from mainspring.stores.sqlite.work.workforce import SqliteWorkers
 
 #: How far the metrics lag: processes that share a file do not agree on the time to the microsecond.
 _LAG: Micros = 15 * SECOND
 _DEADLINE_FINGERPRINT = compute_fingerprint("deadline", "")
 
 
-class SqliteReaping(SqliteWorkforce):
+class SqliteMaintenance(SqliteWorkers):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
         return await self._decode_held(await self._writer.call("expire_sessions", argument=limit))
 

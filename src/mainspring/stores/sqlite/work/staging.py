@@ -13,7 +13,7 @@ from mainspring.stores.sqlite.rows.items import build_fire_item
 from mainspring.stores.sqlite.rows.jobs import decode_jobs
 
 
-class SqliteStaging(SqliteBase):
+class SqliteScheduling(SqliteBase):
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> StageResult:
         return decode_staged(await self._writer.call("stage", encode(list(shards)), session=owner, argument=limit))
 

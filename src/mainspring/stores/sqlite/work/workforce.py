@@ -18,7 +18,7 @@ from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
 
-class SqliteWorkforce(SqliteQueues):
+class SqliteWorkers(SqliteQueues):
     async def open_session(self, session: NewSession) -> SessionId:
         batch = encode(
             (
