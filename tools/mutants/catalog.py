@@ -48,10 +48,10 @@ CRITICAL = (
         "core/cluster/epoch_check.py",
         "core/scheduler/",
     ),
-    *("postgres/queries/claim.sql", "postgres/queries/settle.sql", "postgres/queries/reap.sql"),
+    *("postgres/queries/claim.sql", "postgres/queries/complete.sql", "postgres/queries/reap.sql"),
     *("postgres/queries/fire.sql", "postgres/queries/coordinate.sql", "postgres/queries/limit.sql"),
-    *("postgres/queries/submit.sql", "postgres/queries/stage.sql", "postgres/queries/family.sql"),
-    *("procedures/30_work.sql", "procedures/50_reap.sql", "procedures/40_schedule.sql", "procedures/60_coordinate.sql"),
+    *("postgres/queries/submit.sql", "postgres/queries/stage.sql", "postgres/queries/dependencies.sql"),
+    *("procedures/30_workers.sql", "procedures/50_reap.sql", "procedures/40_schedule.sql", "procedures/60_shards.sql"),
     *("procedures/15_limits.sql", "procedures/10_moves.sql", "procedures/20_submit.sql", "core/model/schedules/cron/"),
 )
 _TURNS = 4
