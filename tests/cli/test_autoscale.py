@@ -70,7 +70,7 @@ def test_a_fleet_grows_with_the_load_and_leaves_with_its_parent(site: Site, tmp_
     try:
         wait_until(lambda: len(list_workers(site)) == 2, log.read_text)
         parent.send_signal(signal.SIGTERM)
-        wait_until(lambda: log.read_text().count("worker leaves") == 2, log.read_text)
+        wait_until(lambda: log.read_text().count("worker leaving") == 2, log.read_text)
     finally:
         parent.send_signal(signal.SIGTERM)
         assert wait_for_exit(parent) == 0, log.read_text()

@@ -171,7 +171,7 @@ def test_a_worker_releases_its_runs_at_once_on_a_second_sigterm(tmp_path: Path) 
         while process.stdout.readline() != "started\n":
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        while "worker leaves" not in process.stderr.readline():
+        while "worker leaving" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert wait_for_exit(process) == 0

@@ -152,7 +152,7 @@ def test_a_worker_finishes_its_runs_within_the_grace_period(commands: Commands) 
     process = commands.start("worker", "tasks:app", MAINSPRING_WORKER_GRACE="1h", **UNHURRIED)
     commands.wait_for_log("started")
     process.send_signal(signal.SIGTERM)
-    commands.wait_for_log("worker leaves")
+    commands.wait_for_log("worker leaving")
     (commands.directory / "finish").touch()
     assert wait_for_exit(process) == 0, commands.log.read_text()
     view = commands.view(run)
@@ -194,7 +194,7 @@ def test_a_worker_that_recycles_lets_runs_take_longer_than_the_grace_period(comm
     process = commands.start(
         "worker", "tasks:app", MAINSPRING_WORKER_GRACE="1ms", MAINSPRING_WORKER_RECYCLE_AFTER_RUNS="1", **UNHURRIED
     )
-    commands.wait_for_log("worker recycles")
+    commands.wait_for_log("worker recycling")
     (commands.directory / "finish").touch()
     # The same process with a new worker in it.
     commands.wait_for_log("mainspring: worker on", 2)
@@ -210,7 +210,7 @@ def test_a_signal_applies_the_grace_period_to_a_worker_that_recycles(commands: C
         "worker", "tasks:app", MAINSPRING_WORKER_GRACE="500ms", MAINSPRING_WORKER_RECYCLE_AFTER_RUNS="1", **UNHURRIED
     )
     commands.wait_for_log("started")
-    commands.wait_for_log("worker recycles")
+    commands.wait_for_log("worker recycling")
     assert terminate(process) == 0
 
 

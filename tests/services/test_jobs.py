@@ -1,4 +1,4 @@
-"""Taking work in: what is shared, what is asked again, and who is told."""
+"""Submitting jobs: shared batches, retries and notifications."""
 
 import asyncio
 from collections.abc import Sequence

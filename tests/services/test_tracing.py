@@ -72,7 +72,7 @@ def collector() -> Iterator[Collector]:
 
 
 def send_all(tracing: Tracing) -> None:
-    """Like ``tracing.flush``, which gives up after two seconds."""
+    """Like ``tracing.flush``, which stops after two seconds."""
     assert tracing.sender.force_flush(120_000)
 
 

@@ -72,7 +72,7 @@ def test_no_lease_from_before_the_recovery_delays_runs_in_the_calm_stretch() -> 
         world = director.world
         world.store_clock.offset -= 10 * SECOND
         world.history.truth.clock_steps += 10 * SECOND
-        # These members never renew. The only scheduler gives up the shards that are theirs.
+        # These members never renew. The only scheduler releases the shards that are theirs.
         for number in range(8):
             director.do("join", f"lost-{number}", world.scenario.shard_lease)
         await director.until(lambda: world.store.tables.shard_rows[0].owner is None)

@@ -43,7 +43,7 @@ class Car(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
         ('{"spare_wheel": "tire_size"}', '{"spareWheel":"tire_size"}'),
         ('{"wheels": [{"tire_size": 3}, {"tireSize": 4}]}', '{"wheels":[{"tireSize":3},{"tireSize":4}]}'),
         ('{"by_name": {"front_left": {"tire_size": 3}}}', '{"byName":{"front_left":{"tireSize":3}}}'),
-        # What is kept raw stays as it is: names, numbers and spaces.
+        # Raw parts are unchanged: names, numbers and spaces.
         ('{"v": 1, "extra": {"top_speed": 1.0, "v": 1e400}}', '{"topSpeed":1,"extra":{"top_speed": 1.0, "v": 1e400}}'),
         ('[{"v": 1}]', '[{"v": 1}]'),
     ],

@@ -213,7 +213,7 @@ def test_an_error_of_a_type_that_is_not_retried_fails_at_once() -> None:
     assert complete_failure(held, "x", Random(0), now=NOW, cause=cause_of(KeyError("x"))).reason == "not retried"
     for cause in (cause_of(ConnectionResetError()), UNKNOWN, cause_of(RetryLater(1))):
         assert complete_failure(held, "x", Random(0), now=NOW, cause=cause).state is RunState.SCHEDULED
-    # A timeout counts as a timeout, whatever the handler raises when it is stopped.
+    # A timeout counts as a timeout, even if the handler raises something else when it is stopped.
     assert complete_failure(held, "x", Random(0), now=NOW, timed_out=True, cause=cause_of(KeyError())).delay > 0
 
 

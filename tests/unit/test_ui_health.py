@@ -190,7 +190,7 @@ def test_late_runs_of_the_table_are_also_a_finding() -> None:
     [finding] = list_findings(build_view(queues=[FINE], late=late))
     assert finding == ("runs are up to 1m 30s late", "runs/s", False)
     assert list_words(FINE, late=find_late_runs([in_time], instant(NOW))) == []
-    # What waits for a data center without workers has a finding of its own.
+    # Runs for a data center without workers have a finding of their own.
     pinned = run("2026-11-15T11:00:00Z", datacenter="oslo")
     assert find_late_runs([pinned], instant(NOW), [queue(stranded={"oslo": 1})]) == []
     assert find_late_runs([pinned], instant(NOW), [queue(stranded={"paris": 1})]) != []

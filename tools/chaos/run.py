@@ -28,7 +28,7 @@ WARM_UP, QUIET = 4, 2.2
 #: The most that is waited for less to be left, and for submits to be answered.
 DRAIN = 150
 #: What a worker says of an outcome that the store refused, and a scheduler when others have taken its place.
-REFUSED = ("an outcome came too late", "buried by the others")
+REFUSED = ("an outcome came too late", "session expired, joining again")
 
 
 @dataclass

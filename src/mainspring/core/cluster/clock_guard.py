@@ -75,7 +75,7 @@ class ClockGuard(TickingService):
         metrics = {"offset_ms": reading.offset // MILLISECOND, "error_ms": reading.error // MILLISECOND}
         match state:
             case ClockState.RIGHT:
-                self.log.info("clock is right again", **metrics)
+                self.log.info("clock synchronized again", **metrics)
             case ClockState.OFF:
                 self.log.warning("clock differs from the store's: check time synchronization", **metrics)
             case ClockState.FENCED:

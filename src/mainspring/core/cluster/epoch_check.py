@@ -66,7 +66,7 @@ class EpochCheckedCoordinator:
         self._buried = view.members - set(known.members)
         held = {shard for shard, owner in view.owners.items() if owner == member}
         if strays := held - known.owned.keys():
-            _log.warning("granted but not sealed: given back", member=member, shards=len(strays))
+            _log.warning("shards granted but epoch check failed, released", member=member, shards=len(strays))
             await self.give_up(member, strays)
         return Membership(
             now=known.now,

@@ -1,4 +1,4 @@
-"""Keeps this scheduler's share of the shards: joins, renews, takes its own shards and gives up those of others."""
+"""Keeps this scheduler's share of the shards: joins, renews, takes its own shards and releases those of others."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ class ShardKeeper(TickingService):
     The lease is trusted from before its renewal was sent, on the monotonic clock, minus a margin. As long as ``owned``
     names a shard, the store has not given it to another member. A frozen process finds nothing owned when it wakes.
 
-    A member that joins, leaves or gives up shards notifies the others, which then renew at once.
+    A member that joins, leaves or releases shards notifies the others, which then renew at once.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ShardKeeper(TickingService):
         ttl: Micros = DEFAULT_TTL,
         fit: Callable[[], bool] = _always,
     ) -> None:
-        """``fit``: whether this node may own shards, for example according to its clock. If not, it gives up all of
+        """``fit``: whether this node may own shards, for example according to its clock. If not, it releases all of
         them."""
         super().__init__("shards", clock, wakeups.listen([SHARDS]))
         self._coordinator = coordinator
@@ -95,7 +95,7 @@ class ShardKeeper(TickingService):
         try:
             await self._keep()
         except Fenced:
-            self.log.warning("buried by the others: joining again", member=self._member)
+            self.log.warning("session expired, joining again", member=self._member)
             self._forget()
             return _BEFORE_JOINING_AGAIN
         except StoreUnavailable as error:
@@ -106,7 +106,7 @@ class ShardKeeper(TickingService):
             self._tell()
             return self._pause
         if self._unreachable:
-            self.log.info("renews again", member=self._member)
+            self.log.info("lease renewed again", member=self._member)
         self._unreachable = False
         self._tell()
         return self._pause if self._first_end is None else min(self._pause, max(self._first_end, _SHORTEST_PAUSE))
@@ -124,7 +124,7 @@ class ShardKeeper(TickingService):
         try:
             await self._coordinator.leave(member)
         except (StoreUnavailable, Fenced) as error:
-            self.log.info("left without saying so: the lease will run out", member=member, error=str(error))
+            self.log.info("left without deregistering, lease expires", member=member, error=str(error))
         else:
             self.log.info("left", member=member)
         self._wakeups.notify([SHARDS])

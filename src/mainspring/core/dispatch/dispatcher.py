@@ -166,7 +166,7 @@ class Dispatcher(TickingService):
             return
         if await guarded.publish(lost, again=True):
             self.republished += len(lost)
-            self.log.info("published again", queue=queue, runs=len(lost), broker=guarded.engine.kind)
+            self.log.info("hints republished", queue=queue, runs=len(lost), broker=guarded.engine.kind)
             self._told |= dict.fromkeys((hint.run for hint in lost), now)
             if len(hints) >= _SWEPT:
                 self._refilling.add(queue)

@@ -40,7 +40,7 @@ class HealthGuard(TickingService):
             for finding in changed(before, self._worst):
                 self._say(finding)
         if self.pressed is not was_pressed:
-            self.log.info("background work waits" if self.pressed else "background work goes on")
+            self.log.info("background work paused" if self.pressed else "background work resumed")
         return _EVERY
 
     def health(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class HealthGuard(TickingService):
     def _say(self, finding: Finding) -> None:
         match finding.level:
             case Level.OK:
-                self.log.info("the store is better", check=finding.check, says=finding.says)
+                self.log.info("store condition resolved", check=finding.check, says=finding.says)
             case Level.WARNING:
                 self.log.warning("the store", check=finding.check, says=finding.says, advice=finding.advice)
             case Level.PROBLEM:

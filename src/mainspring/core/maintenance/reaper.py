@@ -110,5 +110,5 @@ class Reaper(TickingService):
     async def _sweep(self) -> int:
         found = await self._store.sweep(_LIMIT)
         if found:
-            self.log.warning("found work that waited for nothing: somebody forgot to let it go", found=found)
+            self.log.warning("stuck work repaired", found=found)
         return found

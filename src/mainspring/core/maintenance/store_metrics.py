@@ -33,7 +33,7 @@ class StoreVitals:
                 servers = await self._read.get()
         except (MainspringError, TimeoutError) as error:
             if not self._failing:
-                _log.warning("the store's figures cannot be read", error=str(error) or "no answer in time")
+                _log.warning("cannot read store metrics", error=str(error) or "no answer in time")
             self._failing = True
             return
         self._failing = False

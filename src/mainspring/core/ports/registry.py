@@ -27,7 +27,7 @@ class Registry(Protocol):
 
     1. Every method raises ``StoreUnavailable`` if the coordinator does not answer in time: the call may have taken
        effect.
-    2. A member's lease ends by itself if it does not call ``look`` for that long, whatever else its process does.
+    2. A member's lease ends by itself if it does not call ``look`` for that long, even if its process is alive.
     """
 
     async def open(self, namespace: str) -> None:

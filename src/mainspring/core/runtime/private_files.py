@@ -1,4 +1,4 @@
-"""Files and directories that only their owner can use, whatever the umask."""
+"""Files and directories that only their owner can use, with any umask."""
 
 import os
 import shlex

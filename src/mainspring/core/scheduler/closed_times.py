@@ -50,5 +50,5 @@ class ClosedTimes:
             return CompiledCalendar(calendar)
         except Invalid as error:
             # Its time zone is unknown here. That must not hold up the other calendars.
-            self._log.error("a calendar cannot be read and is not minded", calendar=calendar.name, why=str(error))
+            self._log.error("calendar unreadable, ignored", calendar=calendar.name, why=str(error))
             return None

@@ -48,7 +48,7 @@ class Planner:
                 )
             except Exception:
                 self._broken[job.id] = job.rev
-                self._log.exception("a job cannot be planned", job=job.id, job_name=job.spec.name)
+                self._log.exception("cannot plan job", job=job.id, job_name=job.spec.name)
                 continue
             fires.append(fire)
             most_ticks -= len(fire.ticks)

@@ -210,7 +210,7 @@ class Scheduler(TickingService):
         self._notify(dict.fromkeys(queue for fired in answers for queue in fired.queues))
         applied = [fire for fire, fired in zip(fires, answers, strict=True) if fired.applied]
         if len(applied) < len(fires):
-            self.log.debug("fires were refused: jobs changed, or shards", jobs=len(fires) - len(applied))
+            self.log.debug("fires rejected, jobs or shards changed", jobs=len(fires) - len(applied))
         if self._metrics is not None:
             self._metrics.called("fire", self.clock.monotonic() - sent, len(applied))
             self._metrics.fire(applied, self._time.now())

@@ -107,7 +107,7 @@ class Claimer(TickingService):
             if self._metrics is not None:
                 self._metrics.called("claim", took, len(runs))
             if took > self._timeout or holding.lost:
-                self.log.warning("a claim was answered too late", number=number, runs=len(runs))
+                self.log.warning("claim answered too late", number=number, runs=len(runs))
                 return
             self._accept(holding, runs)
             if self._metrics is not None and runs:

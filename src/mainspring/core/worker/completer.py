@@ -106,8 +106,8 @@ class Completer:
         for batch in (self._waiting, *self._batches):
             batch[:] = [entry for entry in batch if entry[0] is not attempt]
 
-    def start_counting_anew(self) -> None:
-        """Reset the failure timers: failures before the new lease are no reason to give up that lease."""
+    def reset_failure_timer(self) -> None:
+        """Reset the failure timers: failures before the new lease are no reason to abandon that lease."""
         now = self._clock.monotonic()
         self._failing = dict.fromkeys(self._failing, now)
 
@@ -128,7 +128,7 @@ class Completer:
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a flush failed for good", exc_info=error)
+            _log.error("flush failed", exc_info=error)
         self._pump()
         self._progress()
 
@@ -164,10 +164,10 @@ class Completer:
                     await self._deliver(batch[middle:])
                     return
                 if not blamed:
-                    _log.warning("an outcome was refused", run=batch[0][1].run, error=str(error))
+                    _log.warning("outcome rejected", run=batch[0][1].run, error=str(error))
                     await self._deliver([(batch[0][0], self._refused(*batch[0], error))], blamed=True)
                     return
-                _log.error("an outcome was refused twice", run=batch[0][1].run, error=str(error))
+                _log.error("outcome rejected twice", run=batch[0][1].run, error=str(error))
             except (StoreUnavailable, TimeoutError) as error:
                 if self._metrics is not None:
                     self._metrics.failed("complete")

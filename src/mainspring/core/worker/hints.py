@@ -21,7 +21,7 @@ _WAIT: Micros = 2 * SECOND
 class HintFeed:
     """Takes at most as many hints as runs can be started, one batch at a time, and notifies the claimer.
 
-    The store is queried without hints once in a while, whatever the broker delivers, and always while the broker is
+    The store is queried without hints once in a while, and always while the broker is
     unavailable.
     """
 

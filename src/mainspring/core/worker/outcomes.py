@@ -120,7 +120,7 @@ class Outcomes:
         if log is not None and (log.every_attempt or completion.outcome is not Outcome.SUCCESS):
             log.ended(attempt, completion, reported=reported)
         if completed:
-            # Also for a dropped attempt: the store has accepted it, whatever happened to the lease.
+            # Also for a dropped attempt: the store has accepted it, even if the lease was lost.
             self._completer.was_completed(attempt, completion)
         elif not attempt.dropped:
             reporter = attempt.reporter

@@ -210,7 +210,7 @@ class Worker:
         try:
             await self._hosting.aclose()
         except Exception:
-            self._log.exception("what the application opened could not be closed")
+            self._log.exception("cannot close the application's resources")
 
     async def stop(self, grace: Micros | None = None) -> None:
         """Drain: claim no more runs, let running attempts finish, and release the rest after the grace period.
@@ -275,7 +275,7 @@ class Worker:
     async def _leave(self) -> None:
         self._claimer.halted = True
         self._work_wakeup.notify()
-        self._log.info("worker leaves", running=len(self._running))
+        self._log.info("worker leaving", running=len(self._running))
         while (self._running or self._claimer.claiming) and self._clock.monotonic() < self._leave_by:
             left = self._leave_by - self._clock.monotonic()
             await self._progress.wait(max(min(left, _GLANCE if self._claimer.claiming else SECOND), 1))
@@ -284,7 +284,7 @@ class Worker:
             self._cancellation.force(attempt, Stop.RELEASE)
         await self._wait_until(lambda: not self._running, _STOPPING)
         for attempt in list(self._running):
-            self._log.warning("an attempt was left behind", run=attempt.held.id, task=attempt.held.task)
+            self._log.warning("attempt still running after shutdown", run=attempt.held.id, task=attempt.held.task)
             self._outcomes.drop(attempt)
         await self._wait_until(lambda: not self.unflushed, _FLUSHING)
         if self._reopening is not None:
@@ -321,7 +321,7 @@ class Worker:
 
     def _recycle(self, why: str) -> None:
         if not self.wants_recycling:
-            self._log.info("worker recycles", why=why)
+            self._log.info("worker recycling", why=why)
             self.wants_recycling = True
             # There is no hurry: every attempt has its own time limit.
             self._leave_within(NEVER - self._clock.monotonic())
@@ -376,7 +376,7 @@ class Worker:
         attempt = holding.held.pop(run, None)
         if attempt is None:
             return
-        self._log.error("a run is lost: its part of the store was silent for a lease", run=run)
+        self._log.error("run lost, its store server did not answer for a lease", run=run)
         self._completer.forget(attempt)
         if attempt in self._running:
             self._outcomes.drop(attempt)
@@ -393,7 +393,7 @@ class Worker:
         holding.lost = True
         self.lost_leases += 1
         self.holding = self._claimer.holding = None
-        self._log.error("the lease is lost", session=holding.session, why=why, running=len(self._running))
+        self._log.error("lease lost", session=holding.session, why=why, running=len(self._running))
         if self._heartbeat.withholding:
             self._reporter.drop()
             self._completer.drop()
@@ -421,8 +421,8 @@ class Worker:
                 pause = backoff.next()
                 self._log.warning("cannot open a session", error=repr(error), again_in_ms=pause // MILLISECOND)
                 await self._clock.sleep(jitter(pause, self.jitter))
-        self._completer.start_counting_anew()
-        self._reporter.start_counting_anew()
+        self._completer.reset_failure_timer()
+        self._reporter.reset_failure_timer()
         self._reopening = None
         self._work_wakeup.notify()
 

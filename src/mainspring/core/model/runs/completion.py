@@ -118,7 +118,7 @@ def _why_not_again(held: HeldRun, cause: Cause) -> str:
     """Return why a failure is never retried, regardless of retries left; empty: it may be retried."""
     if cause.gives_up:
         return GAVE_UP
-    # A handler that asks for a retry gets it, whatever the kind of its error.
+    # A handler that asks for a retry gets it, for any kind of error.
     return "" if cause.after is not None or held.policy.retry.covers(cause.kinds) else NOT_RETRIED
 
 

@@ -162,7 +162,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     #: Refuse unless this is the current version.
     expected_version: int | None = None
     #: A tenant uses an idempotency key once, for a run or for a job. A repetition changes nothing and returns
-    #: ``unchanged``, whatever happened to the job in the meantime.
+    #: ``unchanged``, even if something happened to the job in the meantime.
     idempotency: Idempotency | None = None
 
     def check(self) -> None:

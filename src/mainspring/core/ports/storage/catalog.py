@@ -157,7 +157,7 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     skipped: int = 0
-    #: Attempts that ended in an error, a timeout or a loss, whatever followed.
+    #: Attempts that ended in an error, a timeout or a loss, retried or not.
     retried: int = 0
     #: Totals and maxima over runs that were running when they ended, in microseconds: start minus due, end minus start.
     late_total: int = 0

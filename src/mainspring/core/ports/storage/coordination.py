@@ -61,7 +61,7 @@ class Coordinator(Protocol):
 class EpochCoordinator(Coordinator, Protocol):
     """A store that coordinates by itself, and that also accepts the grants of an external coordinator.
 
-    1. The store has the last word, whatever grants a shard: it lets only the owner in its own rows stage and fire.
+    1. The store has the last word, with any coordinator: it lets only the owner in its own rows stage and fire.
     2. Its epochs only grow.
     3. A member that was granted a shard elsewhere records it here (``seal``) before it acts.
     """

@@ -33,7 +33,7 @@ class Operations(Protocol):
         ...
 
     async def finish(self, ends: Sequence[KnownOutcome], author: Author) -> dict[RunId, RunState]:
-        """Apply ends that runs are known to have had elsewhere, whatever their state here, and return their states.
+        """Apply ends that runs are known to have had elsewhere, in any state here, and return their states.
 
         1. Unknown ids are missing in the answer. Runs that have ended keep their state.
         2. No attempt is counted or charged, and the start time becomes unknown.

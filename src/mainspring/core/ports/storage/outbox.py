@@ -17,7 +17,7 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
     Each change emits one event, named for its cause:
     1. A new run is ``submitted``, whatever its first state.
     2. A run that was waiting (scheduled or blocked) becomes ``queued``.
-    3. An attempt that another one follows is ``retried``, ``released`` or ``lost``, whatever the run's next state.
+    3. An attempt that another one follows is ``retried``, ``released`` or ``lost``, for any next state of the run.
     4. A running run that is asked to stop is ``cancel_requested``.
     5. Becoming blocked emits no event.
     """

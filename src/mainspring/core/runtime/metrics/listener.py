@@ -87,7 +87,7 @@ class MetricsListener:
                 return _Server((self._host, port), ipv6=":" in self._host)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
-                    _log.warning("metrics cannot be served", host=self._host, port=port, error=str(error))
+                    _log.warning("cannot serve metrics", host=self._host, port=port, error=str(error))
                     return None
         return None
 
@@ -164,7 +164,7 @@ class _Server(ThreadingHTTPServer):
             asked.cancel()
             return _Page(503, "text/plain", b"the event loop does not answer\n")
         except Exception:
-            _log.exception("a request for metrics failed", path=path)
+            _log.exception("metrics request failed", path=path)
             return _Page(500, "text/plain", b"it failed; the log says why\n")
 
 

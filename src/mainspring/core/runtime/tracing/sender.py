@@ -173,7 +173,7 @@ class Sender(SpanProcessor):
         if why:
             self._failed += len(spans) - broken
             if not self._away:
-                _log.warning("spans are dropped", spans=len(spans), why=why)
+                _log.warning("spans dropped", spans=len(spans), why=why)
         else:
             self.exported += len(spans) - broken
         self._away = bool(why)

@@ -186,7 +186,7 @@ class Containers:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            _log.warning("the container engine does not answer", engine=self._engine, error=str(error))
+            _log.warning("container engine does not answer", engine=self._engine, error=str(error))
             return None
 
 

@@ -270,10 +270,10 @@ class ChildPool:
         hosted = child.hosted
         if child.refusal is not None:
             self._start_error = child.refusal
-            _log.error("a child process could not start", pid=child.pid, error=child.refusal)
+            _log.error("child process failed to start", pid=child.pid, error=child.refusal)
         elif not child.condemned and (hosted or child.finishing_since is None):
             tasks = sorted({attempt.held.task for attempt in hosted})
-            _log.error("a child process died", pid=child.pid, how=describe_exit(code), tasks=tasks)
+            _log.error("child process died", pid=child.pid, how=describe_exit(code), tasks=tasks)
         for attempt, result, error, cause in child.withheld:
             self._tell(attempt, result, error, cause)
         for attempt in hosted:

@@ -60,7 +60,7 @@ class Crew:
             return
         if handler.mode != "thread" and not self._warned:
             self._warned = True
-            _log.warning("sync tasks run on bare threads: the worker was not told where children find them")
+            _log.warning("sync tasks run on plain threads: no source for child processes")
         self._watch(attempt.until)
         self._threads.start(attempt, handler)
 

@@ -95,8 +95,8 @@ class Reporter:
         self._wakeup.notify()
         self._pump()
 
-    def start_counting_anew(self) -> None:
-        """Reset the failure timer: failures before the new lease are no reason to give up that lease."""
+    def reset_failure_timer(self) -> None:
+        """Reset the failure timer: failures before the new lease are no reason to abandon that lease."""
         if self.failing_since is not None:
             self.failing_since = self._clock.monotonic()
 
@@ -218,7 +218,7 @@ class Reporter:
                     _log.warning("cannot report", error=str(error), again_in_ms=pause // MILLISECOND)
                 except Exception:
                     # The store would reject them again. The reports are lost; the outcome is not.
-                    _log.exception("reports were refused")
+                    _log.exception("reports rejected")
                     return
                 if self.failing_since is None:
                     self.failing_since = self._clock.monotonic()

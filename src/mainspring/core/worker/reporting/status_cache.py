@@ -33,7 +33,7 @@ class WorkerStatusWriter(TickingService):
         try:
             await self._status_cache.show_worker(worker.settings.name, status)
         except BrokerUnavailable as error:
-            self.log.debug("the worker's status cannot be shown", error=str(error))
+            self.log.debug("cannot write worker status", error=str(error))
         return _SHOW_EVERY
 
     async def stop(self) -> None:
@@ -43,7 +43,7 @@ class WorkerStatusWriter(TickingService):
             try:
                 await self._status_cache.hide_worker(self._worker.settings.name)
             except BrokerUnavailable as error:
-                self.log.debug("the worker's status stays for a while", error=str(error))
+                self.log.debug("cannot remove worker status", error=str(error))
 
 
 class FlagListener(TickingService):
@@ -59,6 +59,6 @@ class FlagListener(TickingService):
             if await self._status_cache.flagged(_LISTEN_FOR):
                 self._worker.look_for_cancels()
         except BrokerUnavailable as error:
-            self.log.debug("cancels are not heard by flags", error=str(error))
+            self.log.debug("cannot read cancel flags", error=str(error))
             return _AWAY
         return _BETWEEN_LOOKS

@@ -14,7 +14,7 @@ Clock changes follow Debian's rule by default, with a switch for each half:
   such times make one fire) or not at all (``skip``). A time that comes twice fires in the first pass (``once``) or in
   both (``twice``). The letter decides: ``0-59`` and ``H`` do not begin with ``*``.
 
-Every change of offset counts, however large and for whatever reason: Samoa's missing 30 December 2011 is a gap of a
+Every change of offset counts, however large and for any reason: Samoa's missing 30 December 2011 is a gap of a
 day. The second field has no effect on this, so ``0 30 2 * * *`` is the same as ``30 2 * * *``.
 """
 

@@ -82,7 +82,7 @@ class Cron(WallTimes, frozen=True):
             if match - offset < segment.end:
                 return (match - offset) * SECOND if match - offset <= limit else None
             if segment.end + offset - wall >= MARGIN:
-                # There is no match from `wall` to `match`, whatever the offsets in between, so skip to near the match.
+                # There is no match from `wall` to `match`, with any offsets in between, so skip to near the match.
                 # Closer to the segment's end a fold could still repeat a wall time before `wall`, so continue with the
                 # next segment.
                 second = max(segment.end, match - offset - MARGIN)
