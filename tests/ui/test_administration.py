@@ -29,8 +29,8 @@ def test_a_tenant_has_quotas_and_budgets(site: Site, ids: dict[str, str], page: 
     dialog = page.locator("dialog[open]")
     dialog.get_by_label("Name").fill("globex")
     dialog.get_by_label("Runs at once").fill("7")
-    dialog.get_by_label("Runs are kept").select_option("long")
-    dialog.get_by_role("button", name="Make it").click()
+    dialog.get_by_label("Run retention").select_option("long")
+    dialog.get_by_role("button", name="Create tenant").click()
     expect(page).to_have_url(re.compile("/tenants/globex"))
     expect(page.get_by_label("Quotas").first).to_contain_text("7")
     expect(page.get_by_label("Quotas").first).to_contain_text("long")
@@ -41,10 +41,10 @@ def test_a_tenant_has_quotas_and_budgets(site: Site, ids: dict[str, str], page: 
     dialog.get_by_label("When it is used up").select_option("pause")
     dialog.get_by_role("button", name="Save").click()
     budgets = page.get_by_label("Budgets")
-    expect(budgets).to_contain_text("then it is paused")
+    expect(budgets).to_contain_text("then pause")
     page.reload()
     page.get_by_role("button", name="Drop").first.click()
-    page.get_by_role("button", name="Drop it").click()
+    page.get_by_role("button", name="Delete budget").click()
     expect(budgets).to_contain_text("None.")
 
 
@@ -59,7 +59,7 @@ def test_the_drop_button_drops_its_own_budget(site: Site, ids: dict[str, str], p
     beside = page.locator(".change-head", has_text="alpha").get_by_role("button", name="Drop")
     beside.click()
     expect(page.get_by_role("heading", name="Drop budget alpha?")).to_be_visible()
-    page.get_by_role("button", name="Drop it").click()
+    page.get_by_role("button", name="Delete budget").click()
     expect(beside).to_have_count(0)
     assert [one["name"] for one in site.ask("GET", "v1/budgets?tenant=initech")["items"]] == ["zeta"]
 
@@ -129,7 +129,7 @@ def test_the_system_page_shows_health_checks_and_settings(site: Site, ids: dict[
     expect(row).to_contain_text("4")
     other = page.get_by_label("Settings").locator("tr", has_text="retention.ledger")
     expect(other).not_to_be_visible()
-    page.get_by_text("as they come").last.click()
+    page.get_by_text("defaults").last.click()
     expect(other).to_contain_text("90d")
 
 

@@ -82,14 +82,14 @@ def test_only_selected_schedules_are_paused(site: Site, ids: dict[str, str], pag
     page.get_by_label("Select all", exact=True).check()
     resume.click()
     expect(page.get_by_role("heading", name="Resume 2 schedules")).to_be_visible()
-    expect(page.get_by_text("1 other selected job is passed over")).to_be_visible()
+    expect(page.get_by_text("1 other selected job is skipped")).to_be_visible()
 
 
 def test_selected_one_off_jobs_are_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
     runs = [site.submit("send_welcome", {"user_id": user}, delay="2h", name="one of two") for user in range(2)]
     page.goto("jobs?kind=oneOff&text=one+of+two")
     page.get_by_label(runs[0][-8:]).check()
-    page.get_by_role("button", name="Cancel those that are ticked").click()
+    page.get_by_role("button", name="Cancel selected").click()
     page.get_by_role("button", name="Cancel 1 run").click()
     expect(page.locator(".toast")).to_contain_text("1 run cancelled")
     assert [site.state(run) for run in runs] == ["cancelled", "scheduled"]
@@ -98,7 +98,7 @@ def test_selected_one_off_jobs_are_cancelled(site: Site, ids: dict[str, str], pa
 def test_only_selected_runs_are_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
     runs = [site.submit("send_welcome", {"user_id": user}, delay="2h", name="one of three") for user in range(3)]
     page.goto("runs?text=one+of+three")
-    button = page.get_by_role("button", name="Cancel those that are ticked")
+    button = page.get_by_role("button", name="Cancel selected")
     expect(button).to_be_hidden()
     for run in runs[:2]:
         page.get_by_label(run[-8:]).check()
@@ -112,7 +112,7 @@ def test_only_selected_runs_are_cancelled(site: Site, ids: dict[str, str], page:
     expect(page.locator(".pick:checked")).to_have_count(3)
     button.click()
     expect(page.get_by_role("heading", name="Cancel 1 run")).to_be_visible()
-    expect(page.get_by_label("Preview")).to_contain_text("2 other selected jobs are passed over")
+    expect(page.get_by_label("Preview")).to_contain_text("2 other selected runs are skipped")
 
 
 def test_only_selected_runs_are_retried(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -122,19 +122,19 @@ def test_only_selected_runs_are_retried(site: Site, ids: dict[str, str], page: P
     for run in ended:
         site.ask("POST", f"v1/runs/{run}/cancel")
     page.goto("runs?text=again+and+again")
-    button = page.get_by_role("button", name="Run those that are ticked again")
+    button = page.get_by_role("button", name="Retry selected")
     page.get_by_label(waiting[-8:]).check()
-    expect(page.get_by_role("button", name="Cancel those that are ticked")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel selected")).to_be_visible()
     expect(button).to_be_hidden()
     for run in ended[:2]:
         page.get_by_label(run[-8:]).check()
     button.click()
-    expect(page.get_by_role("heading", name="Run 2 runs again")).to_be_visible()
-    expect(page.get_by_label("Preview")).to_contain_text("1 other selected job is passed over")
+    expect(page.get_by_role("heading", name="Retry 2 runs")).to_be_visible()
+    expect(page.get_by_label("Preview")).to_contain_text("1 other selected run is skipped")
     # The preview has changed nothing.
     assert {one["runId"] for one in list_runs(site, "again and again")} == {*ended, waiting}
     asked = page.url
-    page.get_by_role("button", name="Run 2 runs again").click()
+    page.get_by_role("button", name="Retry 2 runs").click()
     # The list shows a toast.
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     expect(page.locator(".toast")).to_contain_text("2 runs retried")
@@ -142,6 +142,6 @@ def test_only_selected_runs_are_retried(site: Site, ids: dict[str, str], page: P
     assert sorted(one["replayOf"] for one in made) == sorted(ended[:2])
     # The same request again creates no more runs.
     page.goto(asked)
-    page.get_by_role("button", name="Run 2 runs again").click()
+    page.get_by_role("button", name="Retry 2 runs").click()
     expect(page.locator(".toast")).to_contain_text("2 had been retried before")
     assert len(list_runs(site, "again and again")) == 6

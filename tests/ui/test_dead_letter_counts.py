@@ -55,7 +55,7 @@ async def test_a_preview_counts_all_groups_not_only_those_shown(local: Service) 
 async def test_a_preview_shows_that_there_are_more_than_one_discard_can_take(
     local: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "_AT_ONCE", 5)
+    monkeypatch.setattr(dead_letters, "_MAX_RUNS", 5)
     async with local.client() as api, ui(local) as client:
         await make_dead_letters(api, "default", ["t"] * 7)
         heading, button, text = await read_preview(client, "discard")

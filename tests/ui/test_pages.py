@@ -273,7 +273,7 @@ def test_a_run_shows_its_creation_time_and_its_next_attempt(site: Site, ids: dic
     expect(details.locator("dt", has_text="Next attempt").locator("+ dd time")).to_have_attribute(
         "datetime", found["scheduledFor"]
     )
-    expect(details.locator("dt", has_text="Made").locator("+ dd time")).to_have_attribute(
+    expect(details.locator("dt", has_text="Created").locator("+ dd time")).to_have_attribute(
         "datetime", found["createdAt"]
     )
     expect(details.locator("dt", has_text="Due")).to_have_count(0)
@@ -350,7 +350,7 @@ def test_many_runs_are_cancelled_after_a_preview(site: Site, ids: dict[str, str]
     for user in range(3):
         site.submit("send_welcome", {"user_id": user}, delay="2h", name="to be cancelled")
     page.goto("runs?status=scheduled&text=to+be+cancelled")
-    page.get_by_role("link", name="Cancel all of these").click()
+    page.get_by_role("link", name="Cancel all matching").click()
     expect(page.get_by_role("heading", name="Cancel 3 runs")).to_be_visible()
     page.get_by_role("button", name="Cancel 3 runs").click()
     expect(page.locator(".toast")).to_contain_text("3 runs cancelled")

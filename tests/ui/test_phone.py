@@ -45,7 +45,7 @@ def test_lists_on_a_phone_have_times_filters_and_actions(
     page.goto("runs?text=a+welcome")
     assert _WHEN.search(_line(page))
     page.locator(".pick").check()
-    expect(page.get_by_role("button", name="Run those that are ticked again")).to_be_visible()
+    expect(page.get_by_role("button", name="Retry selected")).to_be_visible()
     expect(page.get_by_label("Tag")).to_be_visible()
     page.goto("jobs?text=sync_inventory")
     expect(page.locator("tbody .strip:visible > *").first).to_be_visible()
@@ -74,7 +74,7 @@ def test_a_queue_on_a_phone_shows_the_holder_of_a_limit(
     page = open_page(browser, site, watched, width=390)
     page.goto("queues/reports")
     row = page.get_by_label("Blocked runs").locator("tr", has_text="one phone")
-    expect(row.get_by_text("held by")).to_be_visible()
+    expect(row.get_by_text("blocked by")).to_be_visible()
     expect(row.get_by_role("link", name=(first if site.state(first) == "running" else second)[-8:])).to_be_visible()
     for run in (second, first):
         site.ask("POST", f"v1/runs/{run}/cancel")

@@ -41,7 +41,7 @@ def test_a_worker_shows_its_runs_and_tasks(site: Site, ids: dict[str, str], page
     expect(row).to_contain_text(metadata.version("mainspring"))
     row.locator(".row-link").click()
     expect(page.get_by_label("Running")).to_contain_text("export_orders")
-    expect(page.get_by_label("Knows")).to_contain_text("charge_card")
+    expect(page.get_by_label("Tasks")).to_contain_text("charge_card")
     expect(page.get_by_label("Details")).to_contain_text("Heartbeat")
 
 

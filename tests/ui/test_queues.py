@@ -45,7 +45,7 @@ def test_the_policy_of_a_queue_is_set(site: Site, ids: dict[str, str], page: Pag
     page.goto("queues/reports")
     page.get_by_role("button", name="Policy").click()
     dialog = page.locator("dialog[open]")
-    dialog.get_by_label("At once").fill("40")
+    dialog.get_by_label("Concurrency").fill("40")
     dialog.get_by_label("Tenants take turns").check()
     dialog.get_by_label("Shares").fill("acme")
     dialog.get_by_role("button", name="Save").click()

@@ -56,7 +56,7 @@ def test_the_graph_of_a_large_workflow_shows_its_relevant_nodes(site: Site, ids:
     # The count of a state covers all nodes and links to all of them.
     page.get_by_role("link", name="231 blocked").click()
     expect(page.get_by_label("Nodes", exact=True).locator("tbody .badge").first).to_have_text("blocked")
-    graph.get_by_role("link", name="All of its runs that are blocked").click()
+    graph.get_by_role("link", name="All runs that are blocked").click()
     expect(page).to_have_url(re.compile("/runs[?]tag=workflow"))
     expect(page.locator("tbody tr")).to_have_count(50)
     expect(page.get_by_role("link", name="Older")).to_be_visible()

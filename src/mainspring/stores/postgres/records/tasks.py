@@ -22,7 +22,7 @@ class TaskCatalogMixin(PostgresMixin):
             rows = await connection.fetch(
                 *sql["differing_tasks"].bind(names=list(bodies), bodies=list(bodies.values()))
             )
-            names = [list(bodies)[row["place"] - 1] for row in rows]
+            names = [list(bodies)[row["position"] - 1] for row in rows]
             if names:
                 await connection.execute(
                     *sql["put_tasks"].bind(names=names, bodies=[bodies[name] for name in names], worker=worker)
