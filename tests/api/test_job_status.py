@@ -136,7 +136,7 @@ async def test_a_log_without_an_address_is_refused(client: httpx2.AsyncClient) -
         assert (await client.get(path)).status_code == 200
         answer = await client.get(path, params={"url": "true"})
         assert (answer.status_code, answer.json()["title"]) == (409, "No address"), answer.text
-        assert "leave out url" in answer.json()["hint"]
+        assert "omit url" in answer.json()["hint"]
 
 
 @memory_only

@@ -51,7 +51,7 @@ async def test_the_preview_of_an_invalid_job_is_rejected_with_its_field(
 
 async def test_the_preview_notes_expressions_that_are_easily_misread(client: httpx2.AsyncClient) -> None:
     hashed = (await client.post("/v1/jobs/preview", json={**PARIS, "cronExpression": "0 H 2 * * *"})).json()
-    assert "H is drawn" in hashed["notes"][0]
+    assert "H is resolved" in hashed["notes"][0]
     either = (await client.post("/v1/jobs/preview", json={**PARIS, "cronExpression": "0 2 13 * FRI"})).json()
     assert "either one is enough" in either["notes"][0]
 

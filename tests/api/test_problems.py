@@ -20,7 +20,7 @@ MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
 
 
 def titles_in_code() -> set[tuple[int, str]]:
-    """Find every ``Refused(status, title, …)`` and ``Problem(title=…, status=…)`` in the API and the dashboard."""
+    """Find every ``RequestError(status, title, …)`` and ``Problem(title=…, status=…)`` in the API and the dashboard."""
     found: set[tuple[int, str]] = set()
     for folder in ("http", "web", "features"):
         for path in (ROOT / "src/mainspring" / folder).rglob("*.py"):
@@ -29,7 +29,7 @@ def titles_in_code() -> set[tuple[int, str]]:
                     continue
                 words = [one.value for one in node.args if isinstance(one, ast.Constant)]
                 named = {one.arg: one.value.value for one in node.keywords if isinstance(one.value, ast.Constant)}
-                if node.func.id == "Refused" and len(words) > 1:
+                if node.func.id == "RequestError" and len(words) > 1:
                     found.add((int(str(words[0])), str(words[1])))
                 elif node.func.id == "Problem" and "title" in named:
                     found.add((int(str(named["status"])), str(named["title"])))

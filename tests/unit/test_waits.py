@@ -25,7 +25,7 @@ BROKEN = RunPolicy(breaker=Breaker())
         (a_view(RunState.BLOCKED, parents=2, rule=DependencyRule.ANY_FAILED), "waits for 2 other runs (any-failed)"),
         (
             msgspec.structs.replace(
-                a_view(RunState.BLOCKED, gate=build_limiters("default", "greet", (), BROKEN.breaker)[0].number),
+                a_view(RunState.BLOCKED, limiter=build_limiters("default", "greet", (), BROKEN.breaker)[0].number),
                 policy=BROKEN,
             ),
             "waits: the breaker of task 'greet' is open",

@@ -30,8 +30,8 @@ const nightly = await jobs.createJob({
 await jobs.changeJob({ id: nightly.jobId, jobPatch: { priority: 3 } });
 const page = await jobs.listJobs({ queue, limit: 10 });
 
-const worker = await workers.register({ register: { name: "worker in TypeScript", queues: [queue] } });
-const claimed = await workers.claim({ id: worker.workerId, claim: { waitSeconds: 10 } });
+const worker = await workers.register({ registerIn: { name: "worker in TypeScript", queues: [queue] } });
+const claimed = await workers.claim({ id: worker.workerId, claimIn: { waitSeconds: 10 } });
 const run = claimed.runs[0];
 const beat = await workers.heartbeat({
   id: worker.workerId,

@@ -68,7 +68,7 @@ class LogKeeper(TickingService):
         self._retention = retention
         self._is_loaded = is_loaded
         self._after: RunId | None = None
-        self._backoff = Backoff(_INTERVAL, _MAX_RETRY_DELAY)
+        self._retry_pause = Backoff(_INTERVAL, _MAX_RETRY_DELAY)
         self._trouble = ""
         self._oldest: Instant | None = None
         self._dropped = 0
@@ -115,7 +115,7 @@ class LogKeeper(TickingService):
         if self._trouble:
             self.log.info("run log store available again", store=self._logs.blobs.shown)
         self._trouble = ""
-        self._backoff.reset()
+        self._retry_pause.reset()
         deletes_more = await self._delete_expired()
         if not more and not deletes_more:
             return _INTERVAL
@@ -130,7 +130,7 @@ class LogKeeper(TickingService):
         if why != self._trouble:
             self._trouble = why
             self.log.warning("run log store unavailable, logs stay in the store", error=why)
-        return self._backoff.next()
+        return self._retry_pause.next()
 
     async def _move_some(self) -> bool:
         """Move some logs of ended runs. Returns whether there may be more."""
