@@ -67,7 +67,7 @@ async def backfill(
     def show() -> None:
         found = decode_answer(answer, _Backfill)
         missing = len(found.scheduled_for)
-        words = f"{missing} would be created" if dry_run else f"{found.answer} made"
+        words = f"{missing} would be created" if dry_run else f"{found.made} created"
         out.print(f"{found.ticks} ticks, {found.ticks - missing} had a run, {words}")
         for tick in found.scheduled_for if dry_run else ():
             out.print(tick)
@@ -148,7 +148,7 @@ class _UpcomingTicks(msgspec.Struct, rename="camel"):
 
 class _Backfill(msgspec.Struct, rename="camel"):
     ticks: int
-    answer: int
+    made: int
     scheduled_for: list[str]
 
 
