@@ -60,7 +60,7 @@ async def test_a_token_with_the_claims_of_the_guide_is_accepted() -> None:
 
 def test_the_commands_of_the_authentication_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell()
-    monkeypatch.setattr(target, "open_engine", shell.open)
+    monkeypatch.setattr(target, "open_runtime", shell.open)
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("mainspring ")]
     assert len(lines) == 4
     for line in lines:

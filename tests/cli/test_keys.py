@@ -18,7 +18,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     made = Shell()
-    monkeypatch.setattr(target, "open_engine", made.open)
+    monkeypatch.setattr(target, "open_runtime", made.open)
     return made
 
 

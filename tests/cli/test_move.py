@@ -407,7 +407,7 @@ async def test_move_detects_a_row_that_is_lost_or_altered(installation: Installa
             altered: list[Row] = [{**row, "due": row["due"] + 1} for row in rows] if kind == "waiting" else rows
             await super().write(kind, altered)
 
-    for wrong, message in ((Losing, r"there are \d+ of \d+ rows of history"), (Altering, "other rows of waiting")):
+    for wrong, message in ((Losing, r"has \d+ of \d+ rows of history"), (Altering, "other rows of waiting")):
         source = SqliteSource(installation.path, SystemClock())
         with pytest.raises(Conflict, match=message):
             await move_rows(source, wrong(postgres_database, "mainspring"), "there", lambda *_: None)
