@@ -132,7 +132,7 @@ async def test_a_backup_under_load_is_restored_without_running_completed_runs_ag
             finished = tmp_path / "finished.txt"
             finished.write_text("\n".join(ended))
             completed = await command("restore", "finished", str(finished), "--store", after)
-            assert completed["settled"] == {"succeeded": len(open_here)}
+            assert completed["completed"] == {"succeeded": len(open_here)}
             await command("restore", "release", "--store", after)
 
             left = [RunId(run) for run in doubtful if run not in ended]
