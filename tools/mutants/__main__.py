@@ -18,7 +18,7 @@ from tools.mutants.places import DATA, DOCUMENT, ROOT
 from tools.mutants.progress import Progress
 from tools.mutants.results import SURVIVED, Result, Results, hash_mutated, read_explained, summarize
 from tools.mutants.selection import build_request, choose_tests, find_tests
-from tools.mutants.server import CompletionAnswer
+from tools.mutants.server import RunResult
 from tools.mutants.slot import Slot
 
 
@@ -80,35 +80,35 @@ def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, option
 def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, options: argparse.Namespace) -> Result:
     """A mutant that the chosen tests let pass is judged by more of them: a survivor costs a reader's attention."""
     text = _read(mutant.file)
-    verdict = CompletionAnswer("not covered")
+    result = RunResult("not covered")
     used = 0
     for cap, budget in ((options.cap, options.budget), (options.confirm, 3 * options.budget)):
         chosen = choose_tests(tests, cap, budget, mutant.id)
-        if verdict.outcome not in SURVIVED or not chosen:
+        if result.outcome not in SURVIVED or not chosen:
             break
-        verdict = _judge_once(mutant, text, chosen, slot)
+        result = _judge_once(mutant, text, chosen, slot)
         used += len(chosen)
         tests = [test for test in tests if test not in chosen]
     return Result(
         id=mutant.id,
-        outcome=verdict.outcome,
+        outcome=result.outcome,
         place=f"{mutant.file}:{mutant.line}",
         change=mutant.describe(text),
         text=hash_mutated(mutant, text),
         record=hash_,
         tests=used,
-        test=verdict.test,
-        error=verdict.error,
-        seconds=round(verdict.seconds, 2),
+        test=result.test,
+        error=result.error,
+        seconds=round(result.seconds, 2),
     )
 
 
-def _judge_once(mutant: Mutant, text: str, tests: list[record.Test], slot: Slot) -> CompletionAnswer:
+def _judge_once(mutant: Mutant, text: str, tests: list[record.Test], slot: Slot) -> RunResult:
     request = build_request(tests)
-    verdict = slot.judge(mutant, text, request)
-    if verdict.outcome != "survived" and _may_be_load(verdict.error):
-        verdict = slot.judge(mutant, text, request)
-    return verdict
+    result = slot.judge(mutant, text, request)
+    if result.outcome != "survived" and _may_be_load(result.error):
+        result = slot.judge(mutant, text, request)
+    return result
 
 
 def _may_be_load(error: str) -> bool:

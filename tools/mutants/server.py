@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class CompletionAnswer:
+class RunResult:
     """``outcome``: killed, survived, timed out or error. ``test``: the one that failed, with the end of its error."""
 
     outcome: str
@@ -88,7 +88,7 @@ def _run_tests(request: Request, answer: Path) -> int:
     return code
 
 
-def _judge(request: Request, folder: Path) -> CompletionAnswer:
+def _judge(request: Request, folder: Path) -> RunResult:
     answer = folder / "answer.json"
     answer.unlink(missing_ok=True)
     began = time.monotonic()
@@ -107,20 +107,20 @@ def _judge(request: Request, folder: Path) -> CompletionAnswer:
     status = _wait(child, began + request.seconds)
     seconds = time.monotonic() - began
     if status is None:
-        return CompletionAnswer("timed out", "", f"no result after {request.seconds:.0f} s", seconds)
+        return RunResult("timed out", "", f"no result after {request.seconds:.0f} s", seconds)
     known: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {}
     return _interpret(os.waitstatus_to_exitcode(status), known, seconds)
 
 
-def _interpret(code: int, known: dict[str, Any], seconds: float) -> CompletionAnswer:
+def _interpret(code: int, known: dict[str, Any], seconds: float) -> RunResult:
     test, error = known.get("test", ""), known.get("error", "")
     if "Timeout (>" in error:
-        return CompletionAnswer("timed out", test, error, seconds)
+        return RunResult("timed out", test, error, seconds)
     if code in _UNJUDGED or (code == 0 and not known.get("passed")):
-        return CompletionAnswer("error", test, error or f"no test ran, exit code {code}", seconds)
+        return RunResult("error", test, error or f"no test ran, exit code {code}", seconds)
     if code == 0:
-        return CompletionAnswer("survived", "", "", seconds)
-    return CompletionAnswer("killed", test, error or f"exit code {code}", seconds)
+        return RunResult("survived", "", "", seconds)
+    return RunResult("killed", test, error or f"exit code {code}", seconds)
 
 
 def _wait(child: int, until: float) -> int | None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from tools.mutants.mutant import Mutant
 from tools.mutants.places import DATA, ROOT
 from tools.mutants.record import build_environment
-from tools.mutants.server import CompletionAnswer, Request
+from tools.mutants.server import RunResult, Request
 
 
 class Slot:
@@ -37,7 +37,7 @@ class Slot:
     ) -> None:
         self._stop()
 
-    def judge(self, mutant: Mutant, text: str, request: Request) -> CompletionAnswer:
+    def judge(self, mutant: Mutant, text: str, request: Request) -> RunResult:
         """``text``: of the mutant's file, unchanged."""
         file = self._folder / mutant.file
         # A compiled form is valid by the second and the size of its source, which a mutant shares.
@@ -48,11 +48,11 @@ class Slot:
         finally:
             shutil.copy2(ROOT / mutant.file, file)
 
-    def check(self, request: Request) -> CompletionAnswer:
+    def check(self, request: Request) -> RunResult:
         """Run tests on the unchanged package."""
         return self._ask(request)
 
-    def _ask(self, request: Request) -> CompletionAnswer:
+    def _ask(self, request: Request) -> RunResult:
         server = self._server
         assert server is not None
         assert server.stdin is not None
@@ -63,8 +63,8 @@ class Slot:
         if not line:
             self._stop()
             self._start()
-            return CompletionAnswer("error", "", "the server of the slot ended")
-        return CompletionAnswer(**json.loads(line))
+            return RunResult("error", "", "the server of the slot ended")
+        return RunResult(**json.loads(line))
 
     def _start(self) -> None:
         environment = build_environment(self._folder / "src")
