@@ -14,7 +14,7 @@ from types import TracebackType
 from tools.mutants.mutant import Mutant
 from tools.mutants.places import DATA, ROOT
 from tools.mutants.record import build_environment
-from tools.mutants.server import RunResult, Request
+from tools.mutants.server import Request, RunResult
 
 
 class Slot:
