@@ -359,7 +359,7 @@ async def test_a_call_waits_for_the_key_or_limit_that_another_changes(
         await harness.submit(later)
         await harness.move_clock(MINUTE)
     number = KEY if kind == "ordering key" else GATE.number
-    await rival.hold("gate WHERE key = $1" if kind == "ordering key" else "limiter WHERE number = $1", number)
+    await rival.hold("key_lock WHERE key = $1" if kind == "ordering key" else "limiter WHERE number = $1", number)
     waiting = await rival.waits(
         harness.store.complete([complete_success(held, None)])
         if call == "complete"
@@ -376,7 +376,7 @@ async def test_a_completion_sees_a_run_that_was_blocked_while_it_waited(harness:
     later = a_run(key="key", delay=MINUTE)
     await harness.submit(later)
     # Staging takes these steps when the run is due and its key is held.
-    await rival.hold("gate WHERE key = $1", KEY)
+    await rival.hold("key_lock WHERE key = $1", KEY)
     await rival.execute("UPDATE waiting SET state = 2, rev = rev + 1 WHERE id = $1", later.id)
     completing = await rival.waits(harness.succeed(held))
     await rival.commit()

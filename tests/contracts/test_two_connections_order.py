@@ -94,7 +94,7 @@ def runs_of(kind: str, reverse: bool, **more: Any) -> tuple[list[NewRun], Rows]:
     if kind == "ordering key":
         names = sort_names(key_number)
         runs = [a_run(key=name, **more) for name in names]
-        return in_order(runs, reverse), ("gate WHERE key = $1", [key_number(name) for name in names])
+        return in_order(runs, reverse), ("key_lock WHERE key = $1", [key_number(name) for name in names])
     names = sort_names(limiter_number)
     runs = [a_run(limits=(a_limit(name, 5),), **more) for name in names]
     return in_order(runs, reverse), ("limiter WHERE number = $1", [limiter_number(name) for name in names])

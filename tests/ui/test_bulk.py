@@ -63,7 +63,7 @@ def test_schedules_are_cancelled_after_a_preview(site: Site, ids: dict[str, str]
 def test_only_selected_schedules_are_paused(site: Site, ids: dict[str, str], page: Page) -> None:
     jobs = create_schedules(site, "ticked", 3)
     page.goto("jobs?tag=ticked")
-    pause, resume = (page.get_by_role("button", name=f"{word} those that are ticked") for word in ("Pause", "Resume"))
+    pause, resume = (page.get_by_role("button", name=f"{word} selected") for word in ("Pause", "Resume"))
     expect(pause).to_be_hidden()
     for number in (0, 1):
         page.get_by_label(f"Tick ticked {number}").check()

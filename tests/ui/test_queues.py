@@ -25,7 +25,7 @@ def test_a_queue_is_paused_with_a_reason_and_resumed_by_undo(site: Site, ids: di
     page.locator("dialog[open]").get_by_role("button", name="Pause").click()
     expect(page.locator(".head .badge")).to_have_text("paused")
     expect(page.locator(".health")).to_contain_text("the bank is closed")
-    expect(page.locator(".health")).to_contain_text(re.compile(r"by itself in 5\dm"))
+    expect(page.locator(".health")).to_contain_text(re.compile(r"Resumes in 5\dm"))
     page.locator(".toast").get_by_role("button", name="Undo").click()
     expect(page.locator(".health")).to_have_count(0)
 
