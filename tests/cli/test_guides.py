@@ -31,7 +31,7 @@ def test_the_commands_of_a_guide_print_what_it_shows(tmp_path: Path, name: str) 
         elif kind == "yaml":
             assert file is not None
             written = read_yaml((tmp_path / file[1]).read_text(), "x")[0]["schedules"]
-            assert [entry for entry in read_yaml(text, "x")[0] if entry not in written] == []
+            assert [entry for entry in read_yaml(text, "x")[0]["schedules"] if entry not in written] == []
             assert schedule_file.read_file(tmp_path / file[1])
         elif file is not None:
             (tmp_path / file[1]).write_text(text)
