@@ -46,6 +46,6 @@ def test_fields_of_nested_structs_are_masked() -> None:
 
 
 def test_a_mask_is_not_accepted_as_a_value() -> None:
-    with pytest.raises(RequestFieldError, match="not shown"):
+    with pytest.raises(RequestFieldError, match="stands for a hidden value"):
         read_json_field({"payload": f'{{"password": "{MASK}"}}'}, "payload")
     assert read_json_field({"payload": " "}, "payload") is None
