@@ -16,13 +16,13 @@ async def show_system_page(visit: Visit[Any]) -> Reply:
     found, workers, schedulers = await asyncio.gather(
         visit.ask(show_system), visit.ask("list_workers"), visit.ask("list_schedulers")
     )
-    told: SystemOut = found
+    system: SystemOut = found
     versions = Counter(one.version or "unknown" for one in (*workers.items, *schedulers.items))
     return visit.show(
         "system/page.html",
-        system=told,
-        said=[setting for setting in told.settings if setting.changed],
-        others=[setting for setting in told.settings if not setting.changed],
+        system=system,
+        said=[setting for setting in system.settings if setting.changed],
+        others=[setting for setting in system.settings if not setting.changed],
         versions=versions.most_common(),
     )
 

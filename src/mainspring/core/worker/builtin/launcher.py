@@ -320,9 +320,9 @@ def main() -> None:
         order = LaunchSpec(file.read())
     line = int(sys.argv[2])
     os.set_inheritable(line, False)
-    told = serve(order, line)
+    result = serve(order, line)
     try:
-        os.write(line, told.encode())
+        os.write(line, result.encode())
     except OSError:
         return
 

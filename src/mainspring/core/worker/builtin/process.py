@@ -199,13 +199,13 @@ class Program:
 
     def _await_end(self) -> None:
         """Wait on a separate thread, which works the same on every system and under every event loop."""
-        told = bytearray()
+        received = bytearray()
         with suppress(OSError):
             while data := self._line.recv(_CHUNK):
-                told += data
+                received += data
         code = self._process.wait()
         try:
-            ended = msgspec.json.decode(bytes(told), type=ProgramResult)
+            ended = msgspec.json.decode(bytes(received), type=ProgramResult)
         except msgspec.MsgspecError:
             # The launcher was killed.
             kill_marked(self._marks)

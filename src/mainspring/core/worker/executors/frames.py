@@ -64,11 +64,11 @@ class StartRefused(msgspec.Struct, frozen=True, tag="refused"):
     error: str
 
 
-class Reported(msgspec.Struct, frozen=True, tag="tells"):
+class Reported(msgspec.Struct, frozen=True, tag="reported"):
     """A running call sends a sign of life, and possibly reports."""
 
     key: int
-    told: ReportBatch
+    batch: ReportBatch
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, tag="ended"):

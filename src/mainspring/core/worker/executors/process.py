@@ -224,10 +224,10 @@ class ChildProcess:
                 self._owner.started()
             case StartRefused(error=error):
                 self.refuse(error)
-            case Reported(key=key, told=told):
+            case Reported(key=key, batch=batch):
                 teller = self._running.get(key)
                 if teller is not None and teller.reporter is not None:
-                    teller.reporter.tell(told)
+                    teller.reporter.tell(batch)
             case AttemptEnded(
                 key=key, result=result, error=error, memory=memory, cause=cause, spent=spent, broken=broken
             ):

@@ -36,7 +36,7 @@ Owner = TypeVar("Owner")
 Listened = TypeVar("Listened")
 
 
-class ReportBatch(msgspec.Struct, frozen=True, tag="told"):
+class ReportBatch(msgspec.Struct, frozen=True, tag="report-batch"):
     """What an attempt has reported since the last take."""
 
     progress: tuple[float, float | None, str] | None = None
@@ -199,14 +199,14 @@ class AttemptReporter(Generic[Owner]):
             for line in text.split("\n"):
                 _output.info(line, **found)
 
-    def tell(self, told: ReportBatch) -> None:
+    def tell(self, batch: ReportBatch) -> None:
         """Add reports that were made in another process."""
         self.alive = True
-        if told.progress is not None:
-            self.progress(*told.progress)
-        if told.state is not None:
-            self.checkpoint(told.state)
-        for piece in told.log:
+        if batch.progress is not None:
+            self.progress(*batch.progress)
+        if batch.state is not None:
+            self.checkpoint(batch.state)
+        for piece in batch.log:
             self.log(piece)
 
     def take(self) -> ReportBatch:

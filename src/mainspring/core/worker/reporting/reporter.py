@@ -165,17 +165,17 @@ class Reporter:
             del self._waiting[reporter]
             reporter.unheard = True
             taken.append(reporter)
-            told = reporter.take()
+            batch = reporter.take()
             held = reporter.owner.held
             if reporter.owner.dropped:
                 continue
-            if told.progress is not None:
-                done, total, note = told.progress
+            if batch.progress is not None:
+                done, total, note = batch.progress
                 progress.append(ProgressReport(run=held.id, fence=held.fence, done=done, total=total, note=note))
-            if told.state is not None:
-                checkpoints.append(Checkpoint(run=held.id, fence=held.fence, state=told.state))
-                size += len(told.state)
-            for piece in told.log:
+            if batch.state is not None:
+                checkpoints.append(Checkpoint(run=held.id, fence=held.fence, state=batch.state))
+                size += len(batch.state)
+            for piece in batch.log:
                 lines.append(LogReport(run=held.id, fence=held.fence, text=piece))
                 size += len(piece)
         if checkpoints:

@@ -100,7 +100,7 @@ async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
         return await _create_run(api, call, run, key)
     # An id derived from the key has the time of midnight, and lists are ordered by id. So only jobs kept in the log get
     # one; a job that goes to the store directly has an id of the current time.
-    told = run if key is None else msgspec.structs.replace(run, id=api.jobs.id_by_key(run))
+    accepted = run if key is None else msgspec.structs.replace(run, id=api.jobs.id_by_key(run))
     answers: list[Answer] = []
 
     async def create(run: NewRun) -> None:
@@ -112,13 +112,13 @@ async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
         await api.admission.check(call.principal, tenant, run.queue, run.task, run.payload, parents, by_store=False)
 
     api.admission.check_queue(call.principal, run.queue)
-    if await api.submit_buffer.submit(run, told, fields, create, check):
+    if await api.submit_buffer.submit(run, accepted, fields, create, check):
         return answers[0]
     later = "the store is unavailable; the job is created when it is available again"
     state = RunState.QUEUED if run.at is None and not run.delay else RunState.SCHEDULED
     parents = [RunId(word) for word in fields.depends_on or ()]
-    out = render_one_off(build_view(told, state, api.clock.now()), parents=parents, warnings=[later])
-    return Answer(202, out, {"location": f"/v1/jobs/{told.id}"})
+    out = render_one_off(build_view(accepted, state, api.clock.now()), parents=parents, warnings=[later])
+    return Answer(202, out, {"location": f"/v1/jobs/{accepted.id}"})
 
 
 @jobs.operation(
