@@ -40,7 +40,7 @@ def render() -> str:
         parts.append(f"## `{module_name}`\n")
         for name in sorted(module.__all__, key=str.lower):
             parts += _thing(name, getattr(module, name))
-    parts.append("## What is given to you\n")
+    parts.append("## Provided objects\n")
     for kind in GIVEN:
         parts += _thing(kind.__name__, kind)
     return "\n".join(parts)

@@ -33,7 +33,8 @@ MARKERS = {
 _MARKER = re.compile(rf"\b(?:{'|'.join(MARKERS)})\b", re.IGNORECASE)
 #: "What waits for it continues.": a free relative as the subject of a sentence.
 _FREE_RELATIVE = re.compile(r"(?:^|[.:] )What (?:is|was|has|have|can|may|must|does|did|comes|waits|ends?|needs?)\b")
-_LEFT_OUT = ("docs/design/adr/", "docs/reference/", "CHANGELOG.md", "tools/words", "tests/unit/test_words.py")
+_CODE_SPAN = re.compile(r"`[^`]*`")
+_LEFT_OUT = ("tools/words", "tests/unit/test_words.py")
 _SUFFIXES = (".py", ".md", ".html", ".sql")
 
 
@@ -61,8 +62,11 @@ def find(file: Path) -> Iterator[tuple[int, str]]:
     """Each line of prose with a marker: its number and the marker."""
     text = file.read_text("utf-8")
     prose = _python_prose(text) if file.suffix == ".py" else enumerate(text.splitlines(), 1)
+    is_page = file.suffix == ".md"
     seen: set[int] = set()
     for number, line in prose:
+        if is_page:
+            line = _CODE_SPAN.sub("", line)
         marker = _MARKER.search(line) or _FREE_RELATIVE.search(line.lstrip("#: \"'-"))
         if marker and number not in seen:
             seen.add(number)

@@ -27,3 +27,9 @@ def test_every_line_of_a_page_is_prose(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Title\n\nYou submit a job.\nIt is made anew.\n")
     assert list(find(page)) == [(4, "anew")]
+
+
+def test_names_in_code_spans_are_not_prose(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("The field `told` is now `notified`.\n")
+    assert list(find(page)) == []

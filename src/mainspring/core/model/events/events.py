@@ -55,7 +55,7 @@ KINDS: Mapping[str, EventKind] = {
     "run.succeeded": _run("run.succeeded", "it has succeeded"),
     "run.failed": EventKind(
         types=("run.failed", "run.dead"),
-        says="it has failed and is not tried again: it is a dead letter. Both are told of each",
+        says="it has failed and is not retried: it is a dead letter. Both events are published for each",
         explained=True,
     ),
     "run.cancelled": _run("run.cancelled", "it was cancelled, and has stopped", explained=True),
@@ -84,7 +84,7 @@ KINDS: Mapping[str, EventKind] = {
     ),
     "dependency.resolved": EventKind(
         types=("dependency.resolved",),
-        says="the runs that it waited for have ended as it wanted: it goes on",
+        says="all its parents have ended as it requires: it continues",
         topic=Topic.DEPENDENCIES,
     ),
 }
