@@ -37,7 +37,8 @@ class SqliteHead:
 
     async def oldest(self) -> str | None:
         row = self._connection.execute(
-            "SELECT id FROM run WHERE queue = ? AND lane = 0 AND state = 'queued' ORDER BY rank, id LIMIT 1", (QUEUE,)
+            "SELECT id FROM run WHERE queue = ? AND claim_group = 0 AND state = 'queued' ORDER BY rank, id LIMIT 1",
+            (QUEUE,),
         ).fetchone()
         return None if row is None else str(row[0])
 

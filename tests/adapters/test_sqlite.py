@@ -118,9 +118,13 @@ def check_consistent(path: Path) -> None:
         WHERE body NOT IN (SELECT id FROM body)
     """
     assert connection.execute(without_body).get == 0
-    blocked_by_nothing = "SELECT count(*) FROM waiting WHERE state = 'blocked' AND gate NOT IN (SELECT key FROM gate)"
+    blocked_by_nothing = (
+        "SELECT count(*) FROM waiting WHERE state = 'blocked' AND key_lock NOT IN (SELECT key FROM key_lock)"
+    )
     assert connection.execute(blocked_by_nothing).get == 0
-    held_by_nobody = "SELECT count(*) FROM gate WHERE holder NOT IN (SELECT id FROM run UNION SELECT id FROM waiting)"
+    held_by_nobody = (
+        "SELECT count(*) FROM key_lock WHERE holder NOT IN (SELECT id FROM run UNION SELECT id FROM waiting)"
+    )
     assert connection.execute(held_by_nobody).get == 0
     connection.close()
 
@@ -480,7 +484,18 @@ async def test_the_number_of_shards_is_that_of_the_file(path: Path, store: Sqlit
 #: Tables that hold one batch, or that always stay small.
 MAY_BE_SCANNED = {
     *("new_run", "picked", "completion", "new_event", "fired_job", "created_run", "item", "mine", "line", "known_key"),
-    *("there", "these", "busy", "allowed", "pause", "tenant", "own_label_set", "lane", "attempt_cost", "usage_sum"),
+    *(
+        "there",
+        "these",
+        "busy",
+        "allowed",
+        "pause",
+        "tenant",
+        "own_claim_group",
+        "label_set",
+        "attempt_cost",
+        "usage_sum",
+    ),
     *("json_each", "i", "k", "t", "a", "o", "p", "q", "l"),
     *("meta", "session", "shard", "outbox_cursor", "(subquery", "CONSTANT"),
     *(
@@ -544,7 +559,7 @@ def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
             "process_each_generation: SCAN ended_parent",
         ),
         *("claim: SCAN edge USING INDEX edge_undecided", "complete: SCAN edge EXISTS USING INDEX edge_undecided"),
-        "resolve: SCAN l USING COVERING INDEX limiter_spilling",
+        "resolve: SCAN l USING COVERING INDEX limiter_recalls",
         # There are three retention classes.
         "prune: SCAN c",
         # Temporary results of one batch.
@@ -557,12 +572,12 @@ def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
 @pytest.mark.parametrize(
     ("procedure", "index"),
     [
-        ("pick", "SEARCH r USING INDEX run_ready (queue=? AND lane=?)"),
+        ("pick", "SEARCH r USING INDEX run_ready (queue=? AND claim_group=?)"),
         ("heartbeat", "SEARCH r USING INDEX run_held (session=?)"),
         ("expire_sessions", "SEARCH r USING COVERING INDEX run_held (session=?)"),
         ("stage", "SEARCH f USING COVERING INDEX waiting_due (shard=? AND due<?)"),
         ("stage", "SEARCH f USING COVERING INDEX waiting_due (shard=? AND (due,id)>(?,?) AND due<?)"),
-        ("release_one_key_lock", "SEARCH w USING COVERING INDEX waiting_blocked (gate=?)"),
+        ("release_one_key_lock", "SEARCH w USING COVERING INDEX waiting_blocked (key_lock=?)"),
         ("expire", "SEARCH w USING INDEX waiting_start_by (start_by<?)"),
         ("expire", "SEARCH r USING INDEX run_deadline (deadline<?)"),
         ("prune", "SEARCH h USING INDEX history_standard_succeeded (finished_at<?)"),
@@ -573,10 +588,13 @@ def test_no_procedure_scans_a_table_that_grows(path: Path) -> None:
         ("block_some_queued", "SEARCH r USING INDEX run_limited (<expr>=?)"),
         ("process_each_generation", "SEARCH e USING INDEX edge_undecided (parent=?)"),
         ("end_one_run", "SEARCH e EXISTS USING INDEX edge_undecided (parent=?)"),
-        ("pick_by_label_set", "SEARCH f USING INDEX run_ready (queue=? AND lane=?)"),
-        ("pick_by_label_set", "SEARCH f USING INDEX run_ready (queue=? AND lane=? AND (rank,id)>(?,?))"),
-        ("pick_by_tenant", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND lane=?)"),
-        ("pick_by_tenant", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND lane=? AND (rank,id)>(?,?))"),
+        ("pick_by_label_set", "SEARCH f USING INDEX run_ready (queue=? AND claim_group=?)"),
+        ("pick_by_label_set", "SEARCH f USING INDEX run_ready (queue=? AND claim_group=? AND (rank,id)>(?,?))"),
+        ("pick_by_tenant", "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND claim_group=?)"),
+        (
+            "pick_by_tenant",
+            "SEARCH f USING INDEX run_queued (tenant=? AND queue=? AND claim_group=? AND (rank,id)>(?,?))",
+        ),
     ],
 )
 def test_each_procedure_uses_the_index_made_for_it(path: Path, procedure: str, index: str) -> None:

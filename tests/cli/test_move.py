@@ -453,10 +453,9 @@ def test_move_knows_every_table_and_column(tmp_path: Path) -> None:
         for kind, query in sqlite_transfer._SQL.items()
         if kind in KINDS
     }
-    renamed = {"used_key": "idempotency_key"}
     for table in sorted(sqlite_transfer.TABLES | {"schedule"}):
         columns = {str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
-        there = moved["job" if table == "schedule" else renamed.get(table, table)]
+        there = moved["job" if table == "schedule" else table]
         assert columns - there <= sqlite_transfer.LEFT_COLUMNS.get(table, frozenset()), table
     connection.close()
 

@@ -131,7 +131,7 @@ def clock_finding(*clocks: tuple[str, ClockReading]) -> Finding:
         schedulers=1,
         workers=(),
         queued=(),
-        unburied=(),
+        expired=(),
         unstaged=0,
         oldest_unstaged=None,
         unfired=0,

@@ -20,7 +20,7 @@ def check(
         schedulers=1,
         workers=workers,
         queued=queued,
-        unburied=(),
+        expired=(),
         unstaged=0,
         oldest_unstaged=None,
         unfired=0,

@@ -91,7 +91,7 @@ def finding(*schedulers: tuple[str, str]) -> Finding:
         schedulers=len(schedulers),
         workers=(),
         queued=(),
-        unburied=(),
+        expired=(),
         unstaged=0,
         oldest_unstaged=None,
         unfired=0,

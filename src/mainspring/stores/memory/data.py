@@ -181,7 +181,7 @@ class StoreData:
     def find_live_session(self, session: SessionId) -> SessionRow | None:
         """Return the session if its lease is valid now."""
         row = self.sessions.get(session)
-        return row if row is not None and row.alive(self.now) else None
+        return row if row is not None and row.is_live(self.now) else None
 
     def filter_owned(self, owner: SessionId, shards: Collection[int]) -> list[int]:
         """Return those of ``shards`` that ``owner`` owns; none if its lease has expired."""

@@ -269,7 +269,7 @@ ANY_LABEL = "*"
 
 
 class SessionRow(msgspec.Struct, kw_only=True):
-    """The session of a process. Once expired or closed it stays dead: a process that comes back gets a new one."""
+    """The session of a process. Once expired or closed it stays so: a process that comes back gets a new one."""
 
     id: SessionId
     name: str
@@ -288,15 +288,15 @@ class SessionRow(msgspec.Struct, kw_only=True):
     serves: str = ""
     #: The session was asked to drain.
     draining: bool = False
-    dead: bool = False
+    live: bool = True
     clock: ClockReading | None = None
     tzdata: str = ""
 
     def expired(self, now: Instant) -> bool:
         return self.lease_until <= now
 
-    def alive(self, now: Instant) -> bool:
-        return not self.dead and not self.expired(now)
+    def is_live(self, now: Instant) -> bool:
+        return self.live and not self.expired(now)
 
     def may_take(self, label_set: LabelSet, orders: Mapping[str, PreferenceOrder]) -> bool:
         if not isinstance(label_set, tuple):

@@ -48,7 +48,7 @@ class Tables(RunTransitions):
         for session, runs in self.running_by_session.items():
             if runs:
                 row = self.sessions[session]
-                moments.append(self.now if row.dead else row.lease_until)
+                moments.append(row.lease_until if row.live else self.now)
                 for run in map(self.runs.__getitem__, runs):
                     moments.append(run.attempt_until if run.cancel_at is None else run.cancel_at)
         return min(moments, default=None)

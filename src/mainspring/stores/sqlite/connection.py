@@ -17,8 +17,8 @@ from mainspring.stores.sqlite.constants import CONSTANTS
 PACKAGE = "mainspring.stores.sqlite"
 MIGRATIONS = statements.migrations(PACKAGE)
 QUERIES = statements.load(PACKAGE, "queries.sql", CONSTANTS)
-#: The ``application_id`` that 0001_store.sql writes into the file header: "MSP1".
-APPLICATION_ID = 0x4D535031
+#: The ``application_id`` that 0001_store.sql writes into the file header: "MSP2".
+APPLICATION_ID = 0x4D535032
 
 #: How long to wait for a transaction of another process.
 BUSY_TIMEOUT: Micros = 5 * SECOND

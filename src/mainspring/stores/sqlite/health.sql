@@ -4,22 +4,22 @@
 SELECT store_id FROM meta
 
 -- name: workers
-SELECT name, queues, tasks, labels, datacenter, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until > :now ORDER BY id LIMIT 10000
+SELECT name, queues, tasks, labels, datacenter, draining FROM session WHERE kind = 'worker' AND live = 1 AND lease_until > :now ORDER BY id LIMIT 10000
 
 -- name: schedulers
-SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until > :now
+SELECT count(*) FROM session WHERE kind = 'scheduler' AND live = 1 AND lease_until > :now
 
 -- name: tzdata
 SELECT name, tzdata FROM session
-WHERE kind = 'scheduler' AND dead = 0 AND lease_until > :now AND tzdata <> '' ORDER BY id LIMIT 10000
+WHERE kind = 'scheduler' AND live = 1 AND lease_until > :now AND tzdata <> '' ORDER BY id LIMIT 10000
 
--- name: unburied
-SELECT name FROM session WHERE dead = 0 AND lease_until < :now ORDER BY id LIMIT 100
+-- name: expired_sessions
+SELECT name FROM session WHERE live = 1 AND lease_until < :now ORDER BY id LIMIT 100
 
 -- name: queued
 SELECT r.queue, b.task, count(*), coalesce(l.requires, '[]')
-FROM (SELECT queue, lane, body FROM run WHERE state = 'queued' LIMIT 100000) AS r
-JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane GROUP BY 1, 2, 4 ORDER BY 3 DESC
+FROM (SELECT queue, claim_group, body FROM run WHERE state = 'queued' LIMIT 100000) AS r
+JOIN body b ON b.id = r.body LEFT JOIN label_set l ON l.id = r.claim_group GROUP BY 1, 2, 4 ORDER BY 3 DESC
 
 -- name: unstaged
 SELECT count(*), min(due) FROM waiting WHERE state = 'scheduled' AND due <= :now

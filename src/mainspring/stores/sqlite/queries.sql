@@ -8,7 +8,7 @@ SELECT json_group_array(json_array(
     v.job_id, v.scheduled_at, v.started_at, v.finished_at, v.cancel_at IS NOT NULL, v.result, v.error, v.job_version,
     b.about, b.policy, v.queued_at, v.session,
     coalesce(v.executor, (SELECT session.name FROM session WHERE session.id = v.session), ''), v.start_by, v.deadline,
-    v.replay_of, (SELECT progress.told FROM progress WHERE progress.run_id = v.id), coalesce(v.fingerprint, ''),
+    v.replay_of, (SELECT progress.report FROM progress WHERE progress.run_id = v.id), coalesce(v.fingerprint, ''),
     v.target, coalesce(f.parents, 0), f.rule, v.waits, coalesce(v.retention, 'standard'), iif(:payloads, b.payload, NULL)))
 FROM (
     SELECT r.id AS id, iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state,
@@ -74,11 +74,11 @@ FROM (
 -- name: depths
 -- Counts by queue and required data center, if any. oldest_ready: since when the run that has waited longest for a
 -- worker could have started; paused runs do not count.
-SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
-    SELECT queue, place, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
+SELECT json_group_array(json_array(queue, datacenter, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
+    SELECT queue, datacenter, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
            min(iif(queued > 0 AND NOT paused, max(oldest_ready, over), NULL)) AS oldest_ready
     FROM (
-        SELECT r.queue, r.tenant, d.place, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
+        SELECT r.queue, r.tenant, d.datacenter, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
                min(iif(r.state = 'queued', r.due, NULL)) AS oldest_due,
                min(iif(r.state = 'queued', max(r.due, coalesce(r.ready_at, 0)), NULL)) AS oldest_ready,
                (SELECT coalesce(max(p.until), 0) FROM pause p WHERE p.tenant IN ('', r.tenant)
@@ -86,19 +86,19 @@ SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, ol
                EXISTS (SELECT 1 FROM pause p WHERE p.tenant IN ('', r.tenant) AND p.queue IN ('', r.queue)
                        AND (p.until IS NULL OR p.until > :now)) AS paused
         FROM run r LEFT JOIN (
-            SELECT l.id, iif(instr(q.value, '>'), o.serving, substr(q.value, 12)) AS place
-            FROM lane l CROSS JOIN json_each(l.requires) AS q LEFT JOIN datacenter_order o ON o.lane = l.id
+            SELECT l.id, iif(instr(q.value, '>'), o.serving, substr(q.value, 12)) AS datacenter
+            FROM label_set l CROSS JOIN json_each(l.requires) AS q LEFT JOIN datacenter_order o ON o.claim_group = l.id
             WHERE q.value LIKE 'datacenter=%'
-        ) AS d ON d.id = r.lane GROUP BY r.queue, r.tenant, d.place
-    ) GROUP BY queue, place
+        ) AS d ON d.id = r.claim_group GROUP BY r.queue, r.tenant, d.datacenter
+    ) GROUP BY queue, datacenter
 )
 
--- name: depths_of
-SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
-    SELECT queue, place, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
+-- name: tenant_depths
+SELECT json_group_array(json_array(queue, datacenter, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
+    SELECT queue, datacenter, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
            min(iif(queued > 0 AND NOT paused, max(oldest_ready, over), NULL)) AS oldest_ready
     FROM (
-        SELECT r.queue, r.tenant, d.place, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
+        SELECT r.queue, r.tenant, d.datacenter, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
                min(iif(r.state = 'queued', r.due, NULL)) AS oldest_due,
                min(iif(r.state = 'queued', max(r.due, coalesce(r.ready_at, 0)), NULL)) AS oldest_ready,
                (SELECT coalesce(max(p.until), 0) FROM pause p WHERE p.tenant IN ('', r.tenant)
@@ -106,11 +106,11 @@ SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, ol
                EXISTS (SELECT 1 FROM pause p WHERE p.tenant IN ('', r.tenant) AND p.queue IN ('', r.queue)
                        AND (p.until IS NULL OR p.until > :now)) AS paused
         FROM run r LEFT JOIN (
-            SELECT l.id, iif(instr(q.value, '>'), o.serving, substr(q.value, 12)) AS place
-            FROM lane l CROSS JOIN json_each(l.requires) AS q LEFT JOIN datacenter_order o ON o.lane = l.id
+            SELECT l.id, iif(instr(q.value, '>'), o.serving, substr(q.value, 12)) AS datacenter
+            FROM label_set l CROSS JOIN json_each(l.requires) AS q LEFT JOIN datacenter_order o ON o.claim_group = l.id
             WHERE q.value LIKE 'datacenter=%'
-        ) AS d ON d.id = r.lane WHERE r.tenant = :tenant GROUP BY r.queue, r.tenant, d.place
-    ) GROUP BY queue, place
+        ) AS d ON d.id = r.claim_group WHERE r.tenant = :tenant GROUP BY r.queue, r.tenant, d.datacenter
+    ) GROUP BY queue, datacenter
 )
 
 -- name: events
@@ -176,10 +176,10 @@ CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
 SELECT json_group_array(json_array(
     r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
     r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-    r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+    r.key_lock IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
 FROM (
     SELECT r.* FROM session s CROSS JOIN run r INDEXED BY run_held ON r.session = s.id AND r.state = 'running'
-    WHERE s.dead = 0 AND r.attempt_until < :before LIMIT :limit
+    WHERE s.live = 1 AND r.attempt_until < :before LIMIT :limit
 ) AS r CROSS JOIN body b ON b.id = r.body
 
 -- name: sweep
@@ -187,12 +187,12 @@ FROM (
 -- whose first run in line fits although no check is scheduled, and ended parents without a note for their children.
 SELECT json_array(
     json((SELECT json_group_array(key) FROM (
-        SELECT g.key FROM gate g
+        SELECT g.key FROM key_lock g
         WHERE NOT EXISTS (SELECT 1 FROM run r WHERE r.id = g.holder)
           AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.id = g.holder AND w.state <> 'blocked')
         UNION
-        SELECT w.gate FROM waiting w INDEXED BY waiting_blocked
-        WHERE w.state = 'blocked' AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.key = w.gate)
+        SELECT w.key_lock FROM waiting w INDEXED BY waiting_blocked
+        WHERE w.state = 'blocked' AND NOT EXISTS (SELECT 1 FROM key_lock g WHERE g.key = w.key_lock)
         LIMIT :limit))),
     json((SELECT json_group_array(job_id) FROM (
         SELECT s.job_id FROM schedule s INDEXED BY schedule_delayed
@@ -231,7 +231,7 @@ SELECT json_array(
                     WHERE w.state = 'limited' AND w.waits = line.number ORDER BY w.due, w.id LIMIT 1
                 )) AS g
                 WHERE g.value ->> 1 = line.number AND CASE g.value ->> 0
-                    WHEN :BREAKER THEN l.open_until IS NOT NULL AND (l.used > 0 OR l.spilling = 1 OR l.open_until > :now)
+                    WHEN :BREAKER THEN l.open_until IS NOT NULL AND (l.used > 0 OR l.recalls = 1 OR l.open_until > :now)
                     ELSE g.value ->> 2 <= coalesce(l.used, 0) + iif(g.value ->> 0 = :PER_PERIOD, (
                         SELECT count(*) FROM mark m WHERE m.number = line.number AND m.until > :now), 0) END)
             LIMIT :limit))),
@@ -252,7 +252,7 @@ SELECT json_group_array(parent) FROM (SELECT parent FROM edge WHERE child = :run
 
 -- name: children
 SELECT json_group_array(child) FROM (
-    SELECT child FROM edge INDEXED BY edge_of_parent WHERE parent = :run AND child > :after ORDER BY child LIMIT :limit
+    SELECT child FROM edge INDEXED BY edge_parent WHERE parent = :run AND child > :after ORDER BY child LIMIT :limit
 )
 
 -- name: job_named
@@ -275,14 +275,14 @@ FROM json_each(:shards) AS wanted CROSS JOIN shard ON shard.id = wanted.value
 SELECT json_group_array(json_array(
     r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
     r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-    r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, NULL, r.session))
+    r.key_lock IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, NULL, r.session))
 FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value AND r.state = 'running' CROSS JOIN body b ON b.id = r.body
 
 -- name: ahead_of
 SELECT coalesce(json((
     SELECT (SELECT count(*) FROM (
         SELECT 1 FROM run a INDEXED BY run_ready
-        WHERE a.state = 'queued' AND a.queue = r.queue AND a.lane = r.lane AND (a.rank, a.id) < (r.rank, +r.id)
+        WHERE a.state = 'queued' AND a.queue = r.queue AND a.claim_group = r.claim_group AND (a.rank, a.id) < (r.rank, +r.id)
         LIMIT :limit))
     FROM run r WHERE r.id = :run AND r.state = 'queued')), 'null')
 
@@ -321,7 +321,7 @@ SELECT json_group_array(json_object(
     'draining', json(iif(s.draining, 'true', 'false')), 'shards', (SELECT count(*) FROM shard WHERE shard.owner = s.id),
     'clock', iif(s.clock_offset IS NULL, NULL, json_object('offset', s.clock_offset, 'error', s.clock_error)),
     'tzdata', s.tzdata) ORDER BY s.id)
-FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until > :now
+FROM session s WHERE s.kind = :kind AND s.live = 1 AND s.lease_until > :now
 
 -- name: session
 SELECT json_group_array(json_object(
@@ -421,7 +421,7 @@ SELECT json_group_array(json_object('run', run_id, 'lines', json(lines))) FROM (
             ORDER BY position) FROM (
             SELECT * FROM log WHERE run_id = p.key AND position > p.value ORDER BY position LIMIT :limit
         )
-    ) AS lines FROM json_each(:places) AS p
+    ) AS lines FROM json_each(:cursors) AS p
 ) WHERE lines != '[]'
 
 -- name: logged_runs
@@ -491,7 +491,7 @@ SELECT json_group_array(json_object(
 FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value CROSS JOIN schedule s ON s.job_id = j.id
 
 -- name: holder_of
-SELECT coalesce((SELECT g.holder FROM waiting w CROSS JOIN gate g ON g.key = w.gate
+SELECT coalesce((SELECT g.holder FROM waiting w CROSS JOIN key_lock g ON g.key = w.key_lock
                  WHERE w.id = :run AND w.state = 'blocked'), '')
 
 -- name: owner_of
@@ -501,7 +501,7 @@ SELECT json_group_array(json_object(
     'serves', s.serves, 'queues', json(s.queues), 'tasks', json(s.tasks), 'labels', json(s.labels),
     'priorities', json(s.priorities), 'slots', s.slots, 'running', 0, 'draining', json(iif(s.draining, 'true', 'false')),
     'shards', (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
-FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.dead = 0 AND s.lease_until > :now
+FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.live = 1 AND s.lease_until > :now
 
 -- name: ledger_at
 SELECT json_group_array(json_object(
@@ -527,9 +527,9 @@ SELECT json_group_array(json_object(
     'name', name, 'workers', workers, 'draining', draining, 'schedulers', schedulers, 'seen_at', seen_at)
     ORDER BY name) FROM (
     SELECT datacenter AS name,
-           sum(kind = 'worker' AND dead = 0 AND lease_until > :now AND draining = 0) AS workers,
-           sum(kind = 'worker' AND dead = 0 AND lease_until > :now AND draining <> 0) AS draining,
-           sum(kind = 'scheduler' AND dead = 0 AND lease_until > :now) AS schedulers,
+           sum(kind = 'worker' AND live = 1 AND lease_until > :now AND draining = 0) AS workers,
+           sum(kind = 'worker' AND live = 1 AND lease_until > :now AND draining <> 0) AS draining,
+           sum(kind = 'scheduler' AND live = 1 AND lease_until > :now) AS schedulers,
            max(iif(kind = 'worker', min(lease_until, :now), NULL)) AS seen_at
     FROM session WHERE datacenter <> '' GROUP BY datacenter
 )
@@ -538,15 +538,15 @@ SELECT json_group_array(json_object(
 -- Only the word of a preference order contains a >.
 SELECT json_group_array(json_object(
     'label_set', l.id, 'requires', l.requires, 'serving', o.serving, 'why', o.why, 'since', o.since))
-FROM lane l LEFT JOIN datacenter_order o ON o.lane = l.id WHERE instr(l.requires, '>') > 0
+FROM label_set l LEFT JOIN datacenter_order o ON o.claim_group = l.id WHERE instr(l.requires, '>') > 0
 
 -- name: unshared_orders
 -- How many workers have the label set of an order that another data center serves, or lack one that theirs serves.
 SELECT CAST(count(*) AS TEXT) FROM json_each(:orders) AS o CROSS JOIN session s
-WHERE s.dead = 0 AND s.kind = 'worker' AND s.lease_until > :now
-  AND (o.value ->> 0 IN (SELECT value FROM json_each(coalesce(s.lanes, '[0]')))) <> (
+WHERE s.live = 1 AND s.kind = 'worker' AND s.lease_until > :now
+  AND (o.value ->> 0 IN (SELECT value FROM json_each(coalesce(s.claim_groups, '[0]')))) <> (
     s.datacenter = o.value ->> 1 AND NOT EXISTS (
-        SELECT 1 FROM lane l CROSS JOIN json_each(l.requires) AS q
+        SELECT 1 FROM label_set l CROSS JOIN json_each(l.requires) AS q
         WHERE l.id = o.value ->> 0 AND q.value <> o.value ->> 2
           AND q.value NOT IN (SELECT value FROM json_each(s.labels))))
 
@@ -555,8 +555,8 @@ SELECT json_group_array(json_object(
     'name', name, 'queued', queued, 'running', running, 'oldest_due', oldest_due) ORDER BY name) FROM (
     SELECT name, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due FROM (
         SELECT coalesce(o.serving, substr(q.value, 12)) AS name, count(*) AS queued, 0 AS running, min(r.due) AS oldest_due
-        FROM run r CROSS JOIN lane l ON l.id = r.lane CROSS JOIN json_each(l.requires) AS q
-        LEFT JOIN datacenter_order o ON o.lane = l.id
+        FROM run r CROSS JOIN label_set l ON l.id = r.claim_group CROSS JOIN json_each(l.requires) AS q
+        LEFT JOIN datacenter_order o ON o.claim_group = l.id
         WHERE r.state = 'queued' AND q.value LIKE 'datacenter=%' GROUP BY 1
         UNION ALL
         SELECT s.datacenter, 0, count(*), NULL FROM run r CROSS JOIN session s ON s.id = r.session
@@ -568,20 +568,20 @@ SELECT json_group_array(json_object(
 SELECT hint_key FROM meta
 
 -- name: hints
-SELECT json_group_array(json_array(r.id, r.queue, r.rank, r.priority, coalesce(r.gate, '') || '', r.attempt + 1,
+SELECT json_group_array(json_array(r.id, r.queue, r.rank, r.priority, coalesce(r.key_lock, '') || '', r.attempt + 1,
     coalesce(substr(l.requires ->> 0, 12), '')))
-FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value LEFT JOIN lane l ON l.id = r.lane
-WHERE r.state = 'queued' AND (r.lane = 0 OR (json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0))
+FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value LEFT JOIN label_set l ON l.id = r.claim_group
+WHERE r.state = 'queued' AND (r.claim_group = 0 OR (json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0))
 
 -- name: ready_hints
 -- SQLite has no lateral joins, so a subquery picks the best runs of each queue.
-SELECT json_group_array(json_array(best.id, best.queue, best.rank, best.priority, coalesce(best.gate, '') || '', best.attempt + 1, p.datacenter))
+SELECT json_group_array(json_array(best.id, best.queue, best.rank, best.priority, coalesce(best.key_lock, '') || '', best.attempt + 1, p.datacenter))
 FROM json_each(:queues) AS q CROSS JOIN (
     SELECT 0 AS id, '' AS datacenter
-    UNION ALL SELECT l.id, substr(l.requires ->> 0, 12) FROM lane l
+    UNION ALL SELECT l.id, substr(l.requires ->> 0, 12) FROM label_set l
     WHERE json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0
 ) AS p CROSS JOIN run best ON best.id IN (
-    SELECT r.id FROM run r WHERE r.queue = q.value AND r.lane = p.id AND r.state = 'queued' ORDER BY r.rank, r.id LIMIT :limit)
+    SELECT r.id FROM run r WHERE r.queue = q.value AND r.claim_group = p.id AND r.state = 'queued' ORDER BY r.rank, r.id LIMIT :limit)
 
 -- name: facts_of
 SELECT json_group_array(json_object(

@@ -2,7 +2,7 @@
 
 -- name: session
 -- Of some deleted sessions only the name is left, in the history of their runs.
-SELECT id, kind, NOT dead AS live, name, datacenter, version, started_at, lease_until, queues, tasks, owner, lease, draining,
+SELECT id, kind, live, name, datacenter, version, started_at, lease_until, queues, tasks, owner, lease, draining,
        labels, priorities, slots
 FROM session
 UNION ALL
@@ -39,20 +39,20 @@ SELECT v.*, j.tenant, b.task, b.policy, b.payload FROM job_version v JOIN job j 
 -- name: run
 SELECT r.*, b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version, l.requires,
        EXISTS (SELECT 1 FROM edge e WHERE e.parent = r.id) AS has_children
-FROM run r LEFT JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane
+FROM run r LEFT JOIN body b ON b.id = r.body LEFT JOIN label_set l ON l.id = r.claim_group
 LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
 
 -- name: waiting
 -- Other stores call runs that wait for a limit or for parents blocked, too.
 SELECT r.*, iif(r.state = 'scheduled', r.state, 'blocked') AS state, r.state = 'after' AS waits_for_parents,
        b.task, b.policy, b.payload, b.about, v.job_id IS NOT NULL AS of_version,
-       r.id IS (SELECT g.holder FROM gate g WHERE g.key = r.gate) AS holds, l.requires,
+       r.id IS (SELECT g.holder FROM key_lock g WHERE g.key = r.key_lock) AS holds, l.requires,
        EXISTS (SELECT 1 FROM edge e WHERE e.parent = r.id) AS has_children
-FROM waiting r LEFT JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane
+FROM waiting r LEFT JOIN body b ON b.id = r.body LEFT JOIN label_set l ON l.id = r.claim_group
 LEFT JOIN job_version v ON v.job_id = r.job_id AND v.version = r.job_version AND v.body = r.body
 
--- name: gate
-SELECT * FROM gate
+-- name: key_lock
+SELECT * FROM key_lock
 
 -- name: limiter
 SELECT l.*, (SELECT json_group_array(m.until - l.per ORDER BY m.until) FROM mark m WHERE m.number = l.number) AS times
@@ -107,11 +107,11 @@ SELECT l.*, coalesce(j.tenant, '') AS tenant FROM ledger l LEFT JOIN job j ON j.
 -- name: label
 SELECT * FROM label
 
--- name: idempotency_key
-SELECT u.*, EXISTS (SELECT 1 FROM job j WHERE j.id = u.made) AS of_job FROM used_key u
+-- name: idempotency
+SELECT u.*, EXISTS (SELECT 1 FROM job j WHERE j.id = u.made) AS of_job FROM idempotency u
 
 -- name: progress
-SELECT p.run_id, p.told ->> 'done' AS done, p.told ->> 'total' AS total, p.told ->> 'note' AS note, p.told ->> 'at' AS at,
+SELECT p.run_id, p.report ->> 'done' AS done, p.report ->> 'total' AS total, p.report ->> 'note' AS note, p.report ->> 'at' AS at,
        coalesce(r.tenant, w.tenant, h.tenant, '') AS tenant
 FROM progress p LEFT JOIN run r ON r.id = p.run_id LEFT JOIN waiting w ON w.id = p.run_id
 LEFT JOIN history h ON h.id = p.run_id
@@ -149,11 +149,11 @@ FROM meta
 SELECT id, epoch FROM shard
 
 -- name: live
-SELECT kind || ' ' || name, lease_until - :now FROM session WHERE dead = 0 AND lease_until > :now ORDER BY id
+SELECT kind || ' ' || name, lease_until - :now FROM session WHERE live = 1 AND lease_until > :now ORDER BY id
 
 -- name: names_tenant
 SELECT tenant FROM job UNION SELECT tenant FROM calendar UNION SELECT tenant FROM run UNION SELECT tenant FROM waiting UNION SELECT tenant FROM history
-UNION SELECT name FROM tenant UNION SELECT tenant FROM used_key UNION SELECT tenant FROM pause WHERE tenant <> ''
+UNION SELECT name FROM tenant UNION SELECT tenant FROM idempotency UNION SELECT tenant FROM pause WHERE tenant <> ''
 UNION SELECT tenant FROM minute UNION SELECT tenant FROM label UNION SELECT tenant FROM unique_run
 UNION SELECT tenant FROM usage UNION SELECT tenant FROM budget
 
@@ -165,7 +165,7 @@ UNION SELECT queue FROM pause WHERE queue <> '' UNION SELECT queue FROM minute U
 SELECT task FROM body UNION SELECT task FROM usage
 
 -- name: requirements
-SELECT requires FROM lane
+SELECT requires FROM label_set
 
 -- name: days_history_succeeded
 SELECT DISTINCT finished_at / 86400000000 FROM history WHERE state = 'succeeded' AND retention IS NULL

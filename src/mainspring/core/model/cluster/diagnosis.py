@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.cron import find_zone_database
 _BEHIND: Micros = 5 * SECOND
 _FAR_BEHIND: Micros = MINUTE
 #: The reaper cleans up a session shortly after its lease has expired.
-_NOT_BURIED: Micros = 30 * SECOND
+_REAPED_WITHIN: Micros = 30 * SECOND
 _NAMED = 5
 
 
@@ -69,7 +69,7 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     #: Incomplete if there are very many.
     queued: tuple[Queued, ...]
     #: Sessions whose lease expired this long ago and that the reaper has not cleaned up.
-    unburied: tuple[str, ...]
+    expired: tuple[str, ...]
     #: The number of scheduled runs that are due, and the due time of the oldest.
     unstaged: int
     oldest_unstaged: Instant | None
@@ -100,7 +100,7 @@ def diagnose(signs: Signs) -> list[Finding]:
         _schedulers(signs),
         _workers(signs),
         *_unserved(signs),
-        _unburied(signs),
+        _check_expired(signs),
         _clocks(signs),
         _time_zones(signs),
         _lag("staging", "scheduled runs are due and not queued", signs.unstaged, signs.oldest_unstaged, signs.now),
@@ -194,10 +194,10 @@ def _has_labels(worker: WorkerSigns, requires: tuple[str, ...]) -> bool:
     return (not order or worker.datacenter in order) and set(requires) - set(words) <= set(worker.labels)
 
 
-def _unburied(signs: Signs) -> Finding:
-    if not signs.unburied:
-        return found("dead workers", "none is left unburied")
-    says = f"{len(signs.unburied)} have lost their lease and still hold runs or shards: {_named(signs.unburied)}"
+def _check_expired(signs: Signs) -> Finding:
+    if not signs.expired:
+        return found("dead workers", "none holds runs or shards")
+    says = f"{len(signs.expired)} have lost their lease and still hold runs or shards: {_named(signs.expired)}"
     return blamed("dead workers", says, "a scheduler returns what they held: start one, or look at its log")
 
 
@@ -265,6 +265,6 @@ def _named(names: "list[str] | tuple[str, ...]") -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def not_buried_since(now: Instant) -> Instant:
+def get_reaping_limit(now: Instant) -> Instant:
     """Return the time before which an expired lease should have been cleaned up."""
-    return now - _NOT_BURIED
+    return now - _REAPED_WITHIN

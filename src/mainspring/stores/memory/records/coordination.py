@@ -35,18 +35,18 @@ class MemoryCoordination:
         tables = self._tables
         with tables.transaction() as now:
             row = tables.sessions.get(member)
-            if row is None or row.dead or row.kind != "scheduler":
+            if row is None or not row.live or row.kind != "scheduler":
                 raise Fenced(f"member {member} is not one any more")
             row.lease_until = now + ttl
             members = [row for row in tables.sessions.values() if row.kind == "scheduler"]
             for row in members:
-                row.dead |= row.expired(now)
+                row.live = row.live and not row.expired(now)
             return Membership(
                 now=now,
-                members=tuple(row.id for row in members if not row.dead),
+                members=tuple(row.id for row in members if row.live),
                 owned={shard: row.epoch for shard, row in enumerate(tables.shard_rows) if row.owner == member},
                 first_end=min(
-                    (row.lease_until - now for row in members if not row.dead and row.id != member), default=None
+                    (row.lease_until - now for row in members if row.live and row.id != member), default=None
                 ),
             )
 
@@ -76,7 +76,7 @@ class MemoryCoordination:
             self._free(member, range(tables.shards))
             row = tables.sessions.get(member)
             if row is not None:
-                row.dead = True
+                row.live = False
 
     async def identity(self) -> str:
         return self._tables.store_id

@@ -23,10 +23,10 @@ class MemoryDatacenters:
     def _count_processes(self, now: Instant) -> list[DatacenterStatus]:
         found: dict[str, DatacenterStatus] = {}
         for row in self._tables.sessions.values():
-            if not row.datacenter or (row.lease_until < now - DAY and row.dead):
+            if not row.datacenter or (row.lease_until < now - DAY and not row.live):
                 continue
             status = found.get(row.datacenter, DatacenterStatus(name=row.datacenter))
-            alive, works = row.alive(now), row.kind == "worker"
+            alive, works = row.is_live(now), row.kind == "worker"
             found[row.datacenter] = msgspec.structs.replace(
                 status,
                 workers=status.workers + (works and alive and not row.draining),

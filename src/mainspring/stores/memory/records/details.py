@@ -58,7 +58,7 @@ class MemoryDetails:
         tables = self._tables
         with tables.transaction() as now:
             owners = Counter(row.owner for row in tables.shard_rows)
-            alive = [row for row in tables.sessions.values() if row.kind == kind and row.alive(now)]
+            alive = [row for row in tables.sessions.values() if row.kind == kind and row.is_live(now)]
             return [_build_session_view(row, len(tables.running_by_session[row.id]), owners[row.id]) for row in alive]
 
     async def session(self, session: SessionId) -> SessionView | None:
@@ -87,8 +87,8 @@ class MemoryDetails:
         lines = self._tables.logs.get(run, [])
         return list(islice((line for line in reversed(lines) if line.position < before), limit))[::-1]
 
-    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
-        found = {run: await self.log(run, after, limit) for run, after in places.items()}
+    async def logs_after(self, cursors: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
+        found = {run: await self.log(run, after, limit) for run, after in cursors.items()}
         return {run: lines for run, lines in found.items() if lines}
 
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:

@@ -166,7 +166,7 @@ class MemoryOperations:
             row = tables.find_live_session(scheduler)
             if row is None or row.kind != "scheduler":
                 return None
-            row.dead = True
+            row.live = False
             tables.audit("schedulers.revoke", author, [Change("", str(scheduler))])
             return now
 

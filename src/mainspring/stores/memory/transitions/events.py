@@ -20,7 +20,7 @@ class EventTransitions(StoreData):
             self._queues_with_work[run.queue] = None
 
     def record_job_event(self, kind: str, tenant: str, job: JobId) -> None:
-        """Record a job event. The job id takes the place of a run id; the kind tells them apart."""
+        """Record a job event. The job id replaces the run id; the kind distinguishes them."""
         self._job_events.append((kind, tenant, job))
 
     def record_event(self, kind: str, tenant: str, subject: str) -> None:

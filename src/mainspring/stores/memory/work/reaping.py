@@ -26,13 +26,13 @@ class MemoryMaintenance:
         tables = self._tables
         with tables.transaction() as now:
             for session in tables.sessions.values():
-                if not session.dead and session.expired(now):
-                    session.dead = True
+                if session.live and session.expired(now):
+                    session.live = False
                     tables.record_worker_event("worker.lost", session)
             dead = (
                 tables.runs[run]
                 for row in tables.sessions.values()
-                if row.dead
+                if not row.live
                 for run in tables.running_by_session[row.id]
             )
             return [run.held() for run in islice(dead, limit)]
@@ -43,7 +43,7 @@ class MemoryMaintenance:
             running = (
                 tables.runs[run]
                 for row in tables.sessions.values()
-                if not row.dead
+                if row.live
                 for run in tables.running_by_session[row.id]
             )
             overdue = (run for run in running if run.attempt_until + grace < now)
@@ -76,7 +76,7 @@ class MemoryMaintenance:
 
     def _is_gone(self, session: SessionId) -> bool:
         row = self._tables.sessions.get(session)
-        return row is None or row.dead
+        return row is None or not row.live
 
     async def resolve(self, limit: int) -> int:
         with self._tables.transaction():

@@ -55,7 +55,7 @@ class MemoryWorkers:
         tables = self._tables
         with tables.transaction() as now:
             row = tables.sessions.get(session)
-            if row is None or row.dead:
+            if row is None or not row.live:
                 return HeartbeatAnswer(now=now, alive=False)
             row.lease_until = now + ttl
             known, unanswered = set(held), set(pending)
@@ -233,8 +233,8 @@ class MemoryWorkers:
     async def close_session(self, session: SessionId) -> None:
         with self._tables.transaction():
             row = self._tables.sessions.get(session)
-            if row is not None and not row.dead:
-                row.dead = True
+            if row is not None and row.live:
+                row.live = False
                 row.lease_until = min(row.lease_until, self._tables.now)
                 self._tables.record_worker_event("worker.left", row)
 

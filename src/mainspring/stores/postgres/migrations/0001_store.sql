@@ -13,13 +13,12 @@ CREATE TABLE meta (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     store_id    uuid NOT NULL DEFAULT gen_random_uuid(),
     store_epoch integer NOT NULL DEFAULT 1,   -- raised by a restore or a promotion, so that fences keep growing
-    engine_gen  integer NOT NULL DEFAULT 1,   -- raised when the coordinator changes
     shards      integer NOT NULL,
     -- Signs hints where the settings name no key. store_id would not do: it is part of the names of queues, groups and keys.
     hint_key    uuid NOT NULL DEFAULT gen_random_uuid()
 );
 
--- Numbers of names. kind: 1 tenant, 2 task, 3 queue, 4 label set (see run.claim_group), 5 claim_group of a tenant (see queue_policy).
+-- Numbers of names. kind: 1 tenant, 2 task, 3 queue, 4 label set (see run.claim_group), 5 claim group of a tenant (see queue_policy).
 CREATE TABLE name (
     id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind smallint NOT NULL,
@@ -61,7 +60,7 @@ CREATE TABLE session (
     lease        bigint NOT NULL DEFAULT 0,
     draining     boolean NOT NULL DEFAULT false,
     labels       text[] NOT NULL DEFAULT '{}',
-    claim_groups        integer[],                   -- claim_groups that it may claim from besides 0; null: none
+    claim_groups integer[],                   -- that it may claim from besides 0; null: none
     priorities   smallint[] NOT NULL DEFAULT '{}',  -- of a worker with a pool of slots for each priority
     clock_offset bigint,                      -- how far the clock of its node is ahead of the store's; null: not reported
     clock_error  bigint,                      -- the error bound of clock_offset
@@ -77,13 +76,13 @@ CREATE TABLE shard (
     epoch bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- Preference orders of data centers that runs require, by claim_group, and the data center that serves that claim_group now. Lanes are
--- names of kind 4; the order is the word among them with a > in it.
+-- Preference orders of data centers that runs require, by claim group, and the data center that serves that group now. The
+-- claim group is a name of kind 4; the order is the word in it with a >.
 CREATE TABLE datacenter_order (
-    claim_group    integer PRIMARY KEY,
-    serving text NOT NULL,
-    why     text NOT NULL DEFAULT '',
-    since   bigint NOT NULL
+    claim_group integer PRIMARY KEY,
+    serving     text NOT NULL,
+    why         text NOT NULL DEFAULT '',
+    since       bigint NOT NULL
 );
 
 
@@ -225,7 +224,7 @@ CREATE TABLE run (
     lost          smallint NOT NULL,
     tenant        integer NOT NULL,
     queue         integer NOT NULL,
-    claim_group          integer NOT NULL DEFAULT 0, -- the label set that it requires; 0: none; negative: that session alone
+    claim_group   integer NOT NULL DEFAULT 0, -- the label set that it requires; 0: none; negative: that session alone
     body_bucket   integer NOT NULL,
     rank          bigint NOT NULL,
     due           bigint NOT NULL,
@@ -240,7 +239,7 @@ CREATE TABLE run (
     start_by      bigint,
     deadline      bigint,
     cancel_at     bigint,
-    key_lock          bigint,                     -- the ordering key that it holds
+    key_lock      bigint,                     -- the ordering key that it holds
     scheduled_at  bigint,
     job_id        uuid,
     job_version   integer,
@@ -278,7 +277,7 @@ CREATE TABLE waiting (
     lost          smallint NOT NULL,
     tenant        integer NOT NULL,
     queue         integer NOT NULL,
-    claim_group          integer NOT NULL DEFAULT 0,
+    claim_group   integer NOT NULL DEFAULT 0,
     body_bucket   integer NOT NULL,
     due           bigint NOT NULL,
     created_at    bigint NOT NULL,
@@ -290,7 +289,7 @@ CREATE TABLE waiting (
     start_by      bigint,
     deadline      bigint,
     cancel_at     bigint,
-    key_lock          bigint,                     -- the ordering key that it holds or waits for
+    key_lock      bigint,                     -- the ordering key that it holds or waits for
     scheduled_at  bigint,
     job_id        uuid,
     job_version   integer,
@@ -381,16 +380,16 @@ CREATE TABLE unique_run (
     PRIMARY KEY (tenant, key)
 );
 
--- Settings of a queue. In a fair queue every tenant has claim_groups of its own, and where workers have a pool of slots for each
--- priority every priority has: a name of kind 5, tenant:claim_group:priority, with the claim_group that the run would have otherwise; 0 is
--- any tenant, any priority. Runs that are in another claim_group are moved by the next claim.
+-- Settings of a queue. In a fair queue every tenant has claim groups of its own, and where workers have a pool of slots for
+-- each priority every priority has: a name of kind 5, tenant:claim_group:priority, with the claim group that the run would
+-- have otherwise; 0 is any tenant, any priority. Runs that are in another claim group are moved by the next claim.
 CREATE TABLE queue_policy (
     queue    integer PRIMARY KEY,
     policy   bytea NOT NULL,
     closely  boolean NOT NULL,                -- a claim must lock this row, so that claims of the queue take turns
     fair     boolean NOT NULL,
     pooled   boolean NOT NULL DEFAULT false,  -- there are workers with a pool of slots for each priority
-    grouped    boolean NOT NULL DEFAULT false,  -- there may be claim_groups of kind 5: it is fair or pooled, or was fair
+    grouped  boolean NOT NULL DEFAULT false,  -- there may be claim groups of kind 5: it is fair or pooled, or was fair
     weighted boolean NOT NULL DEFAULT false,  -- there may be runs that take more than one slot
     clock    bigint NOT NULL DEFAULT 0,       -- of fair turns: the highest tag that was served
     retries  bigint,                          -- its retry budget: so many in each period

@@ -110,7 +110,7 @@ WHERE live AND lease_until > mainspring.now_us() AND clock_offset IS NOT NULL OR
 SELECT name, tzdata FROM mainspring.session
 WHERE kind = :SCHEDULER AND live AND lease_until > mainspring.now_us() AND tzdata <> '' ORDER BY id LIMIT 10000
 
--- name: unburied
+-- name: expired_sessions
 SELECT name FROM mainspring.session WHERE live AND lease_until < :since ORDER BY id LIMIT 100
 
 -- name: queued

@@ -23,7 +23,7 @@ from mainspring.core.model.cluster.diagnosis import (
     above,
     blamed,
     found,
-    not_buried_since,
+    get_reaping_limit,
     warned,
 )
 from mainspring.core.model.cluster.store_health import worst_of
@@ -344,7 +344,9 @@ class PostgresHealth:
                 Queued(queue=row["queue"], task=row["task"], runs=row["runs"], requires=tuple(row["requires"]))
                 for row in await self._all(connection, "queued")
             ),
-            unburied=tuple(row["name"] for row in await self._all(connection, "unburied", since=not_buried_since(now))),
+            expired=tuple(
+                row["name"] for row in await self._all(connection, "expired_sessions", since=get_reaping_limit(now))
+            ),
             unstaged=unstaged["count"],
             oldest_unstaged=unstaged["oldest"],
             unfired=unfired["count"],

@@ -60,8 +60,6 @@ _LOCKED = ("meta", "session", "job", "run", "waiting")
 _DEAD = {"open": 1, "replayed": 2, "discarded": 3}
 _SETTINGS = SESSION | {"statement_timeout": "0", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "0"}
 _CHUNK = 20_000
-#: Kind → table, where they have different names.
-_TABLES = {"idempotency_key": "idempotency", "gate": "key_lock"}
 #: Kind → query that reads the imported rows back, with the columns of ``KINDS`` by name.
 _FOUND: Mapping[str, str] = {
     "session": "SELECT id FROM {s}.session",
@@ -74,7 +72,7 @@ _FOUND: Mapping[str, str] = {
     "job_version": "SELECT job_id, version, spec FROM {s}.job_version",
     "run": "SELECT id, fence FROM {s}.run",
     "waiting": "SELECT id, due FROM {s}.waiting",
-    "gate": "SELECT key, holder FROM {s}.key_lock",
+    "key_lock": "SELECT key, holder FROM {s}.key_lock",
     "limiter": "SELECT number, used FROM {s}.limiter",
     "dependent": "SELECT run_id, parents FROM {s}.dependent",
     "edge": "SELECT child, parent, place FROM {s}.edge",
@@ -86,7 +84,7 @@ _FOUND: Mapping[str, str] = {
     "attempt": "SELECT run_id, fence FROM {s}.attempt",
     "ledger": "SELECT job_id, scheduled_at, run_id FROM {s}.ledger",
     "label": "SELECT id, label FROM {s}.label",
-    "idempotency_key": "SELECT id AS made, encode(fingerprint, 'hex') AS fingerprint FROM {s}.idempotency",
+    "idempotency": "SELECT id AS made, encode(fingerprint, 'hex') AS fingerprint FROM {s}.idempotency",
     "progress": "SELECT run_id, at FROM {s}.progress",
     "checkpoint": "SELECT run_id, convert_from(state, 'UTF8') AS state FROM {s}.checkpoint",
     "log": "SELECT run_id, position FROM {s}.log",
@@ -115,7 +113,7 @@ class PostgresTarget:
             "slo": lambda row: {**row, "tenant": self._number(NameKind.TENANT, row["tenant"])},
             "run": self._run,
             "waiting": self._waiting,
-            "gate": lambda row: row,
+            "key_lock": lambda row: row,
             "limiter": _limiter,
             "dependent": self._dependent,
             "edge": self._edge,
@@ -127,7 +125,7 @@ class PostgresTarget:
             "attempt": self._attempt,
             "ledger": self._ledger,
             "label": self._label,
-            "idempotency_key": self._key,
+            "idempotency": self._key,
             "progress": self._progress,
             "checkpoint": self._checkpoint,
             "log": self._log,
@@ -178,7 +176,7 @@ class PostgresTarget:
                 own = [row for row in rows if not row["of_version"] and row["task"] is not None]
                 await self._copy("body", [self._body(row) for row in own])
             make = self._makers[kind]
-            await self._copy(_TABLES.get(kind, kind), [make(row) for row in rows])
+            await self._copy(kind, [make(row) for row in rows])
 
     async def tally(self, kind: str) -> RowCounts:
         tally = RowCounts()
@@ -417,7 +415,7 @@ class PostgresTarget:
                 "started_at": row["started_at"] if runs else None,
                 "attempt_until": row["attempt_until"] if runs else None,
                 "cancel_at": row["cancel_at"],
-                "key_lock": row["gate"],
+                "key_lock": row["key_lock"],
                 "queued_at": row["queued_at"],
                 "ready_at": row["ready_at"],
             }
@@ -433,8 +431,8 @@ class PostgresTarget:
                 "timeout": row["timeout"],
                 "rev": row["rev"],
                 "late": bool(row["late"]) or row["attempt"] > 0,
-                "holds": row["gate"] is not None and bool(row["holds"]),
-                "key_lock": row["gate"],
+                "holds": row["key_lock"] is not None and bool(row["holds"]),
+                "key_lock": row["key_lock"],
                 "waits": row["waits"],
                 "state": _waiting_state(row),
             }
@@ -552,7 +550,7 @@ def _waiting_state(row: Row) -> int:
     if row["waits_for_parents"]:
         return BY_PARENTS
     # Blocked by a limit: the first check finds out by which.
-    if row["state"] == RunState.BLOCKED and row["limits"] is not None and (row["gate"] is None or row["holds"]):
+    if row["state"] == RunState.BLOCKED and row["limits"] is not None and (row["key_lock"] is None or row["holds"]):
         return AT_LIMIT
     return STATE_CODES[RunState(row["state"])]
 
@@ -566,7 +564,7 @@ def _limiter(row: Row) -> Mapping[str, Any]:
         "times": times,
         "open_until": row["open_until"],
         "forget_at": times[-1] + row["per"] if times else 0,
-        "recalls": bool(row["spilling"]),
+        "recalls": bool(row["recalls"]),
         # The first check finds out which runs wait there, and until when.
         "head": 1,
         "wake_at": 0,

@@ -7,8 +7,8 @@
 -- A run writes rows and index entries only for the features that it uses. So the indexes by tenant leave out the tenant
 -- "default": where it is the only one, its rows are found by their ids and ranks.
 
--- "MSP1": with it connection.py recognizes a file of Mainspring. Files from before the first release lack it.
-PRAGMA application_id = 1297305649;
+-- "MSP2": with it connection.py recognizes a file of Mainspring. Files from before the first release lack it.
+PRAGMA application_id = 1297305650;
 
 
 -- The store ---------------------------------------------------------------------------------------------------------------
@@ -18,7 +18,6 @@ CREATE TABLE meta (
     schema_version  INTEGER NOT NULL,
     store_id        TEXT NOT NULL,
     store_epoch     INTEGER NOT NULL DEFAULT 1,  -- raised by a restore, so that fences keep growing
-    engine_gen      INTEGER NOT NULL DEFAULT 1,  -- raised when the coordinator changes
     fence_seq       INTEGER NOT NULL DEFAULT 0,  -- numbers every claim
     shards          INTEGER NOT NULL,
     history_counted INTEGER NOT NULL DEFAULT 0,  -- metrics include history up to this row
@@ -27,9 +26,9 @@ CREATE TABLE meta (
     hint_key        TEXT NOT NULL DEFAULT ''
 ) STRICT;
 
--- Label sets that runs require. The number is the run's lane; lane 0 requires nothing. A run with a target, which is the
--- number of a session as text, has that number's negative as its lane.
-CREATE TABLE lane (
+-- Label sets that runs require. The id is the run's claim group; claim group 0 requires nothing. A run with a target, which
+-- is the number of a session as text, has that number's negative as its claim group.
+CREATE TABLE label_set (
     id       INTEGER PRIMARY KEY,
     requires TEXT NOT NULL UNIQUE                -- words in order, a JSON array
 ) STRICT;
@@ -48,11 +47,11 @@ CREATE TABLE task (
 
 -- Processes: workers and schedulers ---------------------------------------------------------------------------------------
 
--- A dead session stays dead: its process registers again under a new id, and no id is used twice.
+-- A session that has ended stays so: its process registers again under a new id, and no id is used twice.
 CREATE TABLE session (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     kind         TEXT NOT NULL CHECK (kind IN ('worker', 'scheduler')),
-    dead         INTEGER NOT NULL DEFAULT 0,
+    live         INTEGER NOT NULL DEFAULT 1,
     name         TEXT NOT NULL,
     datacenter   TEXT NOT NULL,
     version      TEXT NOT NULL,
@@ -65,7 +64,7 @@ CREATE TABLE session (
     lease        INTEGER NOT NULL DEFAULT 0,
     draining     INTEGER NOT NULL DEFAULT 0,
     labels       TEXT NOT NULL DEFAULT '[]',
-    lanes        TEXT,                           -- lanes that it may claim from, 0 among them, a JSON array; null: only 0
+    claim_groups TEXT,                           -- that it may claim from, 0 among them, a JSON array; null: only 0
     priorities   TEXT NOT NULL DEFAULT '[]',     -- of a worker with a pool of slots for each priority
     clock_offset INTEGER,                        -- how far the clock of its node is ahead of the store's; null: not reported
     clock_error  INTEGER,                        -- the error bound of clock_offset
@@ -79,12 +78,12 @@ CREATE TABLE shard (
     epoch INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
--- Preference orders of data centers that runs require, by lane, and the data center that serves that lane now.
+-- Preference orders of data centers that runs require, by claim group, and the data center that serves that group now.
 CREATE TABLE datacenter_order (
-    lane    INTEGER PRIMARY KEY,
-    serving TEXT NOT NULL,
-    why     TEXT NOT NULL,
-    since   INTEGER NOT NULL
+    claim_group INTEGER PRIMARY KEY,
+    serving     TEXT NOT NULL,
+    why         TEXT NOT NULL,
+    since       INTEGER NOT NULL
 ) STRICT;
 
 
@@ -114,7 +113,7 @@ CREATE TABLE job_version (
 ) STRICT, WITHOUT ROWID;
 
 -- The payload of a version for one data center, with a policy that names it.
-CREATE TABLE version_place (
+CREATE TABLE version_target (
     job_id  TEXT NOT NULL,
     version INTEGER NOT NULL,
     target  TEXT NOT NULL,
@@ -211,7 +210,7 @@ CREATE TABLE run (
     shard         INTEGER NOT NULL,
     tenant        TEXT NOT NULL,
     queue         TEXT NOT NULL,
-    lane          INTEGER NOT NULL DEFAULT 0,
+    claim_group   INTEGER NOT NULL DEFAULT 0,
     rank          INTEGER NOT NULL,
     rev           INTEGER NOT NULL DEFAULT 1,
     priority      INTEGER NOT NULL,
@@ -230,7 +229,7 @@ CREATE TABLE run (
     start_by      INTEGER,
     deadline      INTEGER,
     cancel_at     INTEGER,
-    gate          INTEGER,                       -- the ordering key that it holds
+    key_lock      INTEGER,                       -- the ordering key that it holds
     job_id        TEXT,
     job_version   INTEGER,
     scheduled_at  INTEGER,
@@ -242,13 +241,13 @@ CREATE TABLE run (
     ready_at      INTEGER,                       -- since when it could start, if later than due: blocked before, or a retry
     CHECK (state = 'queued' OR (session IS NOT NULL AND claim IS NOT NULL AND attempt_until IS NOT NULL AND fence > 0))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX run_ready ON run (queue, lane, rank, id) WHERE state = 'queued';
+CREATE INDEX run_ready ON run (queue, claim_group, rank, id) WHERE state = 'queued';
 CREATE INDEX run_held ON run (session) WHERE state = 'running';
 CREATE INDEX run_job ON run (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX run_start_by ON run (start_by) WHERE start_by IS NOT NULL;
 CREATE INDEX run_deadline ON run (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX run_tenant ON run (tenant, id) WHERE tenant <> 'default';
-CREATE INDEX run_queued ON run (tenant, queue, lane, rank, id) WHERE state = 'queued' AND tenant <> 'default';
+CREATE INDEX run_queued ON run (tenant, queue, claim_group, rank, id) WHERE state = 'queued' AND tenant <> 'default';
 CREATE INDEX run_target ON run (target) WHERE target IS NOT NULL;
 -- By the first limit: finds the queued runs of a task by its breaker.
 CREATE INDEX run_limited ON run (limits ->> '$[0][1]', id) WHERE limits IS NOT NULL;
@@ -262,7 +261,7 @@ CREATE TABLE waiting (
     shard         INTEGER NOT NULL,
     tenant        TEXT NOT NULL,
     queue         TEXT NOT NULL,
-    lane          INTEGER NOT NULL DEFAULT 0,
+    claim_group   INTEGER NOT NULL DEFAULT 0,
     rev           INTEGER NOT NULL DEFAULT 1,
     priority      INTEGER NOT NULL,
     attempt       INTEGER NOT NULL,
@@ -276,7 +275,7 @@ CREATE TABLE waiting (
     started_at    INTEGER,
     start_by      INTEGER,
     deadline      INTEGER,
-    gate          INTEGER,                       -- the ordering key that it waits for, or holds (between attempts, or limited)
+    key_lock      INTEGER,                       -- the ordering key that it waits for, or holds (between attempts, or limited)
     job_id        TEXT,
     job_version   INTEGER,
     scheduled_at  INTEGER,
@@ -288,7 +287,7 @@ CREATE TABLE waiting (
     waits         INTEGER                        -- of a limited run: the first limiter without room; null: not checked yet
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX waiting_due ON waiting (shard, due, id) WHERE state = 'scheduled';
-CREATE INDEX waiting_blocked ON waiting (gate, due, id) WHERE state = 'blocked';
+CREATE INDEX waiting_blocked ON waiting (key_lock, due, id) WHERE state = 'blocked';
 CREATE INDEX waiting_limited ON waiting (waits, due, id) WHERE state = 'limited';
 CREATE INDEX waiting_job ON waiting (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX waiting_start_by ON waiting (start_by) WHERE start_by IS NOT NULL;
@@ -300,7 +299,7 @@ CREATE INDEX waiting_backfilled ON waiting (job_id, scheduled_at) WHERE schedule
 -- The newest progress report of a run, as JSON.
 CREATE TABLE progress (
     run_id TEXT NOT NULL PRIMARY KEY,
-    told   TEXT NOT NULL
+    report TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- What an attempt saves for the next one, as JSON. The newest counts; it is deleted with its run.
@@ -310,7 +309,7 @@ CREATE TABLE checkpoint (
 ) STRICT, WITHOUT ROWID;
 
 -- Idempotency keys, and the run or job that was made with each.
-CREATE TABLE used_key (
+CREATE TABLE idempotency (
     tenant      TEXT NOT NULL,
     key         TEXT NOT NULL,
     made        TEXT NOT NULL,
@@ -318,13 +317,13 @@ CREATE TABLE used_key (
     at          INTEGER NOT NULL,
     PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX used_key_age ON used_key (at);
+CREATE INDEX idempotency_age ON idempotency (at);
 
 
 -- Limits ------------------------------------------------------------------------------------------------------------------
 
 -- Key locks: an ordering key and the run that holds it, which is queued, running or between attempts.
-CREATE TABLE gate (
+CREATE TABLE key_lock (
     key    INTEGER PRIMARY KEY,
     holder TEXT NOT NULL
 ) STRICT;
@@ -336,11 +335,11 @@ CREATE TABLE limiter (
     per        INTEGER NOT NULL,
     used       INTEGER NOT NULL DEFAULT 0,
     open_until INTEGER,
-    spilling   INTEGER NOT NULL DEFAULT 0,       -- a breaker has opened, and runs of its task are still queued
+    recalls    INTEGER NOT NULL DEFAULT 0,       -- a breaker has opened, and runs of its task are still queued
     wake_at    INTEGER                           -- when to check it although no run releases it
 ) STRICT;
 CREATE INDEX limiter_wake ON limiter (wake_at) WHERE wake_at IS NOT NULL;
-CREATE INDEX limiter_spilling ON limiter (number) WHERE spilling = 1;
+CREATE INDEX limiter_recalls ON limiter (number) WHERE recalls = 1;
 
 -- Starts that a limit per period counts, and failures that a breaker counts, and until when each counts.
 CREATE TABLE mark (
@@ -348,7 +347,7 @@ CREATE TABLE mark (
     number INTEGER NOT NULL,
     until  INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX mark_of ON mark (number, until);
+CREATE INDEX mark_number ON mark (number, until);
 
 -- Unique keys, and the run of each. until: when the key is free again; null: when the run has ended.
 CREATE TABLE unique_run (
@@ -358,7 +357,7 @@ CREATE TABLE unique_run (
     until  INTEGER,
     PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX unique_run_of ON unique_run (run_id);
+CREATE INDEX unique_run_run ON unique_run (run_id);
 CREATE INDEX unique_run_age ON unique_run (until) WHERE until IS NOT NULL;
 
 -- Settings of a queue.
@@ -419,7 +418,7 @@ CREATE TABLE edge (
     state  TEXT,                                 -- how the parent ended, once the child has counted it
     PRIMARY KEY (child, parent)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX edge_of_parent ON edge (parent, child);
+CREATE INDEX edge_parent ON edge (parent, child);
 CREATE INDEX edge_undecided ON edge (parent, child) WHERE state IS NULL;
 
 -- Runs that have ended and whose children have not all counted it.
@@ -477,7 +476,7 @@ CREATE INDEX history_unsuccessful ON history (finished_at) WHERE state <> 'succe
 CREATE INDEX history_tenant ON history (tenant, id) WHERE tenant <> 'default';
 CREATE INDEX history_job ON history (job_id, id) WHERE job_id IS NOT NULL;
 CREATE INDEX history_dead ON history (id) WHERE dead = 1;
-CREATE INDEX history_dead_of ON history (tenant, id) WHERE dead = 1;
+CREATE INDEX history_dead_tenant ON history (tenant, id) WHERE dead = 1;
 CREATE INDEX history_backfilled ON history (job_id, scheduled_at) WHERE scheduled_at IS NOT NULL AND origin IS NULL;
 -- By age, one for each retention class, so that pruning one class does not read the rows that others keep for longer.
 CREATE INDEX history_class ON history (retention, finished_at) WHERE retention IS NOT NULL;

@@ -6,17 +6,17 @@
 CREATE TEMP TRIGGER insert_each_new_run INSTEAD OF INSERT ON insert_new_runs BEGIN
     INSERT INTO insert_waiting_runs (now)
     SELECT NEW.now WHERE EXISTS (
-        SELECT 1 FROM new_run WHERE due > NEW.now OR gate IS NOT NULL OR limits IS NOT NULL OR rule IS NOT NULL);
+        SELECT 1 FROM new_run WHERE due > NEW.now OR key_lock IS NOT NULL OR limits IS NOT NULL OR rule IS NOT NULL);
 
-    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, priority, attempt, lost, late, fence, body, timeout,
-                     due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
+    INSERT INTO run (id, state, shard, tenant, queue, claim_group, rank, priority, attempt, lost, late, fence, body, timeout,
+                     due, created_at, start_by, deadline, key_lock, job_id, job_version, scheduled_at, origin, target,
                      replay_of, queued_at)
-    SELECT id, 'queued', shard, tenant, queue, lane, NEW.now + priority * :HEAD_START + late * :LATE_PENALTY, priority, 0, 0,
-           late, 0, body, timeout, due, NEW.now, due + start_within, due + deadline, gate, job_id, job_version,
+    SELECT id, 'queued', shard, tenant, queue, claim_group, NEW.now + priority * :HEAD_START + late * :LATE_PENALTY, priority, 0, 0,
+           late, 0, body, timeout, due, NEW.now, due + start_within, due + deadline, key_lock, job_id, job_version,
            scheduled_at, origin, target, replay_of, NEW.now
     FROM new_run
     WHERE due <= NEW.now AND limits IS NULL AND rule IS NULL
-      AND (gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = new_run.gate));
+      AND (key_lock IS NULL OR id = (SELECT g.holder FROM key_lock g WHERE g.key = new_run.key_lock));
 
     INSERT INTO new_event (kind, tenant, run)
     SELECT 'run.submitted', tenant, id FROM new_run WHERE EXISTS (SELECT 1 FROM outbox_cursor) ORDER BY n;
@@ -24,49 +24,49 @@ END;
 
 -- Takes key locks, and inserts the runs that are not queued.
 CREATE TEMP TRIGGER insert_each_waiting_run INSTEAD OF INSERT ON insert_waiting_runs BEGIN
-    INSERT INTO gate (key, holder)
-    SELECT new_run.gate, new_run.id FROM new_run
-    WHERE new_run.gate IS NOT NULL AND new_run.due <= NEW.now AND new_run.rule IS NULL AND NOT EXISTS (
-        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.gate = new_run.gate)
+    INSERT INTO key_lock (key, holder)
+    SELECT new_run.key_lock, new_run.id FROM new_run
+    WHERE new_run.key_lock IS NOT NULL AND new_run.due <= NEW.now AND new_run.rule IS NULL AND NOT EXISTS (
+        SELECT 1 FROM waiting w INDEXED BY waiting_blocked WHERE w.state = 'blocked' AND w.key_lock = new_run.key_lock)
     ORDER BY new_run.due, new_run.id
     ON CONFLICT DO NOTHING;
 
-    INSERT INTO waiting (id, state, shard, tenant, queue, lane, priority, attempt, lost, late, fence, body, timeout,
-                         due, created_at, start_by, deadline, gate, job_id, job_version, scheduled_at, origin, target,
+    INSERT INTO waiting (id, state, shard, tenant, queue, claim_group, priority, attempt, lost, late, fence, body, timeout,
+                         due, created_at, start_by, deadline, key_lock, job_id, job_version, scheduled_at, origin, target,
                          replay_of, limits)
     SELECT id, CASE WHEN rule IS NOT NULL THEN 'after' WHEN due > NEW.now THEN 'scheduled'
-                    WHEN gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = new_run.gate) THEN 'limited'
-                    ELSE 'blocked' END, shard, tenant, queue, lane, priority, 0, 0, late, 0, body,
+                    WHEN key_lock IS NULL OR id = (SELECT g.holder FROM key_lock g WHERE g.key = new_run.key_lock) THEN 'limited'
+                    ELSE 'blocked' END, shard, tenant, queue, claim_group, priority, 0, 0, late, 0, body,
            timeout, due, NEW.now, iif(rule IS NULL, due + start_within, NULL), iif(rule IS NULL, due + deadline, NULL),
-           gate, job_id, job_version, scheduled_at, origin, target, replay_of, limits
+           key_lock, job_id, job_version, scheduled_at, origin, target, replay_of, limits
     FROM new_run
     WHERE due > NEW.now OR limits IS NOT NULL OR rule IS NOT NULL
-       OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = new_run.gate));
+       OR (key_lock IS NOT NULL AND id IS NOT (SELECT g.holder FROM key_lock g WHERE g.key = new_run.key_lock));
 END;
 
 -- Admits scheduled runs that are due: they are queued, or wait for their key lock, or for their limits. The queued ones
 -- stay in picked.
 CREATE TEMP TRIGGER admit_each_picked_run INSTEAD OF INSERT ON admit_picked BEGIN
-    INSERT INTO gate (key, holder)
-    SELECT w.gate, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
-    WHERE w.gate IS NOT NULL AND NOT EXISTS (
-        SELECT 1 FROM waiting b INDEXED BY waiting_blocked WHERE b.state = 'blocked' AND b.gate = w.gate)
+    INSERT INTO key_lock (key, holder)
+    SELECT w.key_lock, w.id FROM picked CROSS JOIN waiting w ON w.id = picked.id
+    WHERE w.key_lock IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM waiting b INDEXED BY waiting_blocked WHERE b.state = 'blocked' AND b.key_lock = w.key_lock)
     ORDER BY picked.n
     ON CONFLICT DO NOTHING;
-    UPDATE waiting SET state = iif(gate IS NULL OR id = (SELECT g.holder FROM gate g WHERE g.key = waiting.gate),
+    UPDATE waiting SET state = iif(key_lock IS NULL OR id = (SELECT g.holder FROM key_lock g WHERE g.key = waiting.key_lock),
                                    'limited', 'blocked'), rev = rev + 1
     WHERE id IN (SELECT id FROM picked) AND (
         limits IS NOT NULL
-        OR (gate IS NOT NULL AND id IS NOT (SELECT g.holder FROM gate g WHERE g.key = waiting.gate)));
+        OR (key_lock IS NOT NULL AND id IS NOT (SELECT g.holder FROM key_lock g WHERE g.key = waiting.key_lock)));
     DELETE FROM picked WHERE (SELECT w.state FROM waiting w WHERE w.id = picked.id) <> 'scheduled';
 
-    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
-                     timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
+    INSERT INTO run (id, state, shard, tenant, queue, claim_group, rank, rev, priority, attempt, lost, late, fence, body,
+                     timeout, due, created_at, started_at, start_by, deadline, key_lock, job_id, job_version, scheduled_at,
                      origin, target, replay_of, session, queued_at)
-    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
+    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.claim_group,
            NEW.now + w.priority * :HEAD_START + (w.late OR w.attempt > 0) * :LATE_PENALTY, w.rev + 1, w.priority, w.attempt,
            w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
-           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now
+           w.key_lock, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now
     FROM picked CROSS JOIN waiting w ON w.id = picked.id;
     DELETE FROM waiting WHERE id IN (SELECT id FROM picked);
 
@@ -76,43 +76,43 @@ CREATE TEMP TRIGGER admit_each_picked_run INSTEAD OF INSERT ON admit_picked BEGI
 END;
 
 -- A label set is required for the first time: add it to the sessions that have all of its labels.
-CREATE TEMP TRIGGER add_label_set_to_sessions AFTER INSERT ON main.lane BEGIN
-    UPDATE session SET lanes = json_insert(coalesce(lanes, '[0]'), '$[#]', NEW.id)
-    WHERE dead = 0 AND labels <> '[]' AND NOT EXISTS (
+CREATE TEMP TRIGGER add_label_set_to_sessions AFTER INSERT ON main.label_set BEGIN
+    UPDATE session SET claim_groups = json_insert(coalesce(claim_groups, '[0]'), '$[#]', NEW.id)
+    WHERE live = 1 AND labels <> '[]' AND NOT EXISTS (
         SELECT 1 FROM json_each(NEW.requires) AS q
         WHERE q.value NOT IN (SELECT l.value FROM json_each(session.labels) AS l));
 END;
 
 -- Releases a key lock. The next run in line takes it, and is queued or waits for its limits.
 CREATE TEMP TRIGGER release_one_key_lock INSTEAD OF INSERT ON release_key_lock BEGIN
-    DELETE FROM gate WHERE key = NEW.key AND holder = NEW.holder;
+    DELETE FROM key_lock WHERE key = NEW.key AND holder = NEW.holder;
 
-    INSERT INTO gate (key, holder)
+    INSERT INTO key_lock (key, holder)
     SELECT NEW.key, w.id FROM waiting w INDEXED BY waiting_blocked
-    WHERE w.state = 'blocked' AND w.gate = NEW.key AND NOT EXISTS (SELECT 1 FROM gate g WHERE g.key = NEW.key)
+    WHERE w.state = 'blocked' AND w.key_lock = NEW.key AND NOT EXISTS (SELECT 1 FROM key_lock g WHERE g.key = NEW.key)
     ORDER BY w.due, w.id LIMIT 1;
     INSERT OR IGNORE INTO was_blocked (id)
-    SELECT w.id FROM gate g CROSS JOIN waiting w ON w.id = g.holder
+    SELECT w.id FROM key_lock g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked' AND w.limits IS NOT NULL;
     UPDATE waiting SET state = 'limited', rev = rev + 1
-    WHERE id = (SELECT g.holder FROM gate g WHERE g.key = NEW.key) AND state = 'blocked' AND limits IS NOT NULL;
+    WHERE id = (SELECT g.holder FROM key_lock g WHERE g.key = NEW.key) AND state = 'blocked' AND limits IS NOT NULL;
 
-    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
-                     timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
+    INSERT INTO run (id, state, shard, tenant, queue, claim_group, rank, rev, priority, attempt, lost, late, fence, body,
+                     timeout, due, created_at, started_at, start_by, deadline, key_lock, job_id, job_version, scheduled_at,
                      origin, target, replay_of, session, queued_at, ready_at)
-    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
+    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.claim_group,
            NEW.now + w.priority * :HEAD_START + (w.late OR w.attempt > 0) * :LATE_PENALTY, w.rev + 1, w.priority, w.attempt,
            w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at, w.start_by, w.deadline,
-           w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now,
+           w.key_lock, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of, w.session, NEW.now,
            NEW.now
-    FROM gate g CROSS JOIN waiting w ON w.id = g.holder
+    FROM key_lock g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked';
 
     INSERT INTO new_event (kind, tenant, run)
-    SELECT 'run.queued', w.tenant, w.id FROM gate g CROSS JOIN waiting w ON w.id = g.holder
+    SELECT 'run.queued', w.tenant, w.id FROM key_lock g CROSS JOIN waiting w ON w.id = g.holder
     WHERE g.key = NEW.key AND w.state = 'blocked' AND EXISTS (SELECT 1 FROM outbox_cursor);
 
-    DELETE FROM waiting WHERE id = (SELECT g.holder FROM gate g WHERE g.key = NEW.key) AND state = 'blocked';
+    DELETE FROM waiting WHERE id = (SELECT g.holder FROM key_lock g WHERE g.key = NEW.key) AND state = 'blocked';
 END;
 
 -- Ends a queued or waiting run without an attempt.
@@ -158,9 +158,9 @@ CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     -- A blocked run holds no key lock, so its end does not disturb the line.
     INSERT INTO release_key_lock (key, holder, now)
     SELECT g.key, g.holder, NEW.now
-    FROM (SELECT r.gate FROM run r WHERE r.id = NEW.id
-          UNION ALL SELECT w.gate FROM waiting w WHERE w.id = NEW.id) AS its
-    CROSS JOIN gate g ON g.key = its.gate
+    FROM (SELECT r.key_lock FROM run r WHERE r.id = NEW.id
+          UNION ALL SELECT w.key_lock FROM waiting w WHERE w.id = NEW.id) AS its
+    CROSS JOIN key_lock g ON g.key = its.key_lock
     WHERE g.holder = NEW.id;
 
     DELETE FROM run WHERE id = NEW.id AND state = 'queued';

@@ -46,14 +46,14 @@ CREATE TEMP TRIGGER release_breaker INSTEAD OF INSERT ON release_limiter WHEN NE
     INSERT INTO mark (number, until)
     SELECT l.number, NEW.now + NEW.per FROM limiter l
     WHERE l.number = NEW.number AND l.open_until IS NULL AND NEW.ending = 'failed';
-    UPDATE limiter SET open_until = NEW.now + NEW.pause, used = 0, spilling = 1
+    UPDATE limiter SET open_until = NEW.now + NEW.pause, used = 0, recalls = 1
     WHERE number = NEW.number AND open_until IS NULL AND NEW.ending = 'failed' AND NEW.most <= (
         SELECT count(*) FROM mark m WHERE m.number = NEW.number AND m.until > NEW.now);
     -- These failures have opened the breaker and are not needed any more.
     DELETE FROM mark WHERE number = NEW.number AND EXISTS (
         SELECT 1 FROM limiter l WHERE l.number = NEW.number AND l.open_until IS NOT NULL);
     INSERT INTO block_queued (number, most, now)
-    SELECT l.number, 500, NEW.now FROM limiter l WHERE l.number = NEW.number AND l.spilling = 1;
+    SELECT l.number, 500, NEW.now FROM limiter l WHERE l.number = NEW.number AND l.recalls = 1;
     INSERT OR IGNORE INTO changed_limiter (number) VALUES (NEW.number);
 END;
 
@@ -64,11 +64,11 @@ CREATE TEMP TRIGGER block_some_queued INSTEAD OF INSERT ON block_queued BEGIN
     SELECT r.due, r.id FROM run r INDEXED BY run_limited
     WHERE r.limits IS NOT NULL AND r.limits ->> '$[0][1]' = NEW.number AND r.state = 'queued' LIMIT NEW.most;
 
-    INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
-                         timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
+    INSERT INTO waiting (id, state, shard, tenant, queue, claim_group, rev, priority, attempt, lost, late, fence, body,
+                         timeout, due, created_at, started_at, start_by, deadline, key_lock, job_id, job_version,
                          scheduled_at, origin, target, replay_of, session, limits)
-    SELECT r.id, 'limited', r.shard, r.tenant, r.queue, r.lane, r.rev + 1, r.priority, r.attempt, r.lost, r.late,
-           r.fence, r.body, r.timeout, r.due, r.created_at, r.started_at, r.start_by, r.deadline, r.gate, r.job_id,
+    SELECT r.id, 'limited', r.shard, r.tenant, r.queue, r.claim_group, r.rev + 1, r.priority, r.attempt, r.lost, r.late,
+           r.fence, r.body, r.timeout, r.due, r.created_at, r.started_at, r.start_by, r.deadline, r.key_lock, r.job_id,
            r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
     FROM candidate CROSS JOIN run r ON r.id = candidate.id;
     INSERT INTO release_limiter (kind, number, most, per, pause, ending, now)
@@ -76,7 +76,7 @@ CREATE TEMP TRIGGER block_some_queued INSTEAD OF INSERT ON block_queued BEGIN
     FROM candidate CROSS JOIN run r ON r.id = candidate.id CROSS JOIN json_each(r.limits) AS g
     WHERE g.value ->> 0 <> :BREAKER;
     DELETE FROM run WHERE id IN (SELECT candidate.id FROM candidate);
-    UPDATE limiter SET spilling = 0
+    UPDATE limiter SET recalls = 0
     WHERE number = NEW.number AND (SELECT count(*) FROM candidate) < NEW.most;
     INSERT OR IGNORE INTO changed_limiter (number) VALUES (NEW.number);
 END;
@@ -100,11 +100,11 @@ WHEN EXISTS (SELECT 1 FROM changed_limiter)
     SELECT f.number, f.kind, f.per, f.most IS NOT NULL,
            CASE f.kind WHEN :AT_A_TIME THEN f.most - f.used
                        WHEN :PER_PERIOD THEN f.most - f.used - f.marks
-                       ELSE f.open_until IS NULL OR (f.used = 0 AND f.spilling = 0 AND f.open_until <= NEW.now) END,
+                       ELSE f.open_until IS NULL OR (f.used = 0 AND f.recalls = 0 AND f.open_until <= NEW.now) END,
            f.used + f.marks - f.most, NEW.now
     FROM (
         SELECT changed_limiter.number AS number, coalesce(g.value ->> 0, l.kind) AS kind, coalesce(g.value ->> 3, l.per) AS per,
-               g.value ->> 2 AS most, coalesce(l.used, 0) AS used, l.open_until AS open_until, l.spilling AS spilling,
+               g.value ->> 2 AS most, coalesce(l.used, 0) AS used, l.open_until AS open_until, l.recalls AS recalls,
                (SELECT count(*) FROM mark m WHERE m.number = changed_limiter.number AND m.until > NEW.now) AS marks
         FROM changed_limiter LEFT JOIN limiter l ON l.number = changed_limiter.number
         LEFT JOIN json_each((
@@ -131,7 +131,7 @@ CREATE TEMP TRIGGER run_admission_round INSTEAD OF INSERT ON admission_round BEG
                    WHEN :PER_PERIOD THEN (g.value ->> 2) - coalesce(l.used, 0)
                        - (SELECT count(*) FROM mark m WHERE m.number = changed_limiter.number AND m.until > NEW.now)
                    ELSE iif(l.open_until IS NULL, 500,
-                            l.used = 0 AND l.spilling = 0 AND l.open_until <= NEW.now) END AS room
+                            l.used = 0 AND l.recalls = 0 AND l.open_until <= NEW.now) END AS room
         FROM changed_limiter CROSS JOIN json_each((
             SELECT w.limits FROM waiting w INDEXED BY waiting_limited
             WHERE w.state = 'limited' AND w.waits = changed_limiter.number ORDER BY w.due, w.id LIMIT 1
@@ -162,7 +162,7 @@ CREATE TEMP TRIGGER try_one_admission INSTEAD OF INSERT ON try_admission BEGIN
                 + (SELECT count(*) FROM mark m WHERE m.number = g.value ->> 1 AND m.until > NEW.now) >= g.value ->> 2
             ELSE EXISTS (
                 SELECT 1 FROM limiter l WHERE l.number = g.value ->> 1 AND l.open_until IS NOT NULL
-                  AND (l.used > 0 OR l.spilling = 1 OR l.open_until > NEW.now)) END)
+                  AND (l.used > 0 OR l.recalls = 1 OR l.open_until > NEW.now)) END)
     WHERE id = NEW.id AND state = 'limited';
     INSERT INTO admit_run (id, now)
     SELECT w.id, NEW.now FROM waiting w WHERE w.id = NEW.id AND w.state = 'limited' AND w.waits IS NULL;
@@ -179,13 +179,13 @@ CREATE TEMP TRIGGER admit_one_run INSTEAD OF INSERT ON admit_run BEGIN
         SELECT g.value ->> 1 FROM waiting w CROSS JOIN json_each(w.limits) AS g
         WHERE w.id = NEW.id AND g.value ->> 0 = :BREAKER);
 
-    INSERT INTO run (id, state, shard, tenant, queue, lane, rank, rev, priority, attempt, lost, late, fence, body,
-                     timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version, scheduled_at,
+    INSERT INTO run (id, state, shard, tenant, queue, claim_group, rank, rev, priority, attempt, lost, late, fence, body,
+                     timeout, due, created_at, started_at, start_by, deadline, key_lock, job_id, job_version, scheduled_at,
                      origin, target, replay_of, session, queued_at, limits, ready_at)
-    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.lane,
+    SELECT w.id, 'queued', w.shard, w.tenant, w.queue, w.claim_group,
            coalesce(q.rank, NEW.now + w.priority * :HEAD_START + (w.late OR w.attempt > 0) * :LATE_PENALTY), w.rev + 1,
            w.priority, w.attempt, w.lost, w.late, w.fence, w.body, w.timeout, w.due, w.created_at, w.started_at,
-           w.start_by, w.deadline, w.gate, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of,
+           w.start_by, w.deadline, w.key_lock, w.job_id, w.job_version, w.scheduled_at, w.origin, w.target, w.replay_of,
            w.session, coalesce(q.queued_at, NEW.now), w.limits,
            coalesce(q.ready_at, iif(w.id IN (SELECT was_blocked.id FROM was_blocked), NEW.now, NULL))
     FROM waiting w LEFT JOIN kept_position AS q ON q.id = w.id WHERE w.id = NEW.id;
@@ -205,7 +205,7 @@ CREATE TEMP TRIGGER update_one_limiter INSTEAD OF INSERT ON update_limiter BEGIN
     ON CONFLICT DO NOTHING;
     UPDATE limiter SET wake_at = CASE
         WHEN NEW.waits AND NEW.room > 0 THEN NEW.now
-        WHEN open_until IS NOT NULL THEN iif(NEW.waits AND used = 0 AND spilling = 0, open_until, NULL)
+        WHEN open_until IS NOT NULL THEN iif(NEW.waits AND used = 0 AND recalls = 0, open_until, NULL)
         ELSE coalesce(
             (SELECT m.until FROM mark m WHERE m.number = NEW.number ORDER BY m.until
              LIMIT NEW.waits OFFSET max(coalesce(NEW.surplus, 0), 0)),

@@ -6,7 +6,7 @@ CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.procedure = 'submi
     DELETE FROM new_run;
 
     INSERT INTO new_run (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within,
-                       deadline, gate, replay_of)
+                       deadline, key_lock, replay_of)
     SELECT i.v ->> 0, i.n, i.v ->> 1, i.v ->> 2, i.v ->> 3, i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7,
            (SELECT coalesce(max(b.id), 0) FROM body b) + 1 + i.n, i.v ->> 14,
            coalesce(i.v ->> 8, NEW.now + (i.v ->> 9)), i.v ->> 10, i.v ->> 11, i.v ->> 12, i.v ->> 13
@@ -25,7 +25,7 @@ CREATE TEMP TRIGGER submit INSTEAD OF INSERT ON call WHEN NEW.procedure = 'submi
     SELECT NEW.number, json_group_array(json_array(n, state, new)) FROM (
         SELECT new_run.n AS n, w.state AS state, 1 AS new
         FROM new_run CROSS JOIN waiting w ON w.id = new_run.id
-        WHERE new_run.due > NEW.now OR new_run.gate IS NOT NULL
+        WHERE new_run.due > NEW.now OR new_run.key_lock IS NOT NULL
         UNION ALL
         SELECT i.n, coalesce(
                    (SELECT iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state)
@@ -49,19 +49,19 @@ CREATE TEMP TRIGGER submit_full INSTEAD OF INSERT ON call WHEN NEW.procedure = '
     DELETE FROM known_key;
 
     -- Delete expired keys first, so that all others count as used.
-    DELETE FROM used_key WHERE (tenant, key) IN (
+    DELETE FROM idempotency WHERE (tenant, key) IN (
         SELECT i.value ->> 2, i.value ->> 20 FROM json_each(NEW.batch) AS i) AND at <= NEW.now - NEW.argument;
-    INSERT INTO lane (requires)
+    INSERT INTO label_set (requires)
     SELECT DISTINCT i.value ->> 23 FROM json_each(NEW.batch) AS i WHERE i.value ->> 23 IS NOT NULL
     ON CONFLICT DO NOTHING;
     INSERT INTO submit_one_run (n, id, shard, tenant, queue, priority, task, policy, payload, body, timeout, due,
-                            start_within, deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late,
-                            key, fingerprint, author, lane, target, limits, rule, now)
+                            start_within, deadline, key_lock, replay_of, about, job_id, job_version, scheduled_at, late,
+                            key, fingerprint, author, claim_group, target, limits, rule, now)
     SELECT i.n, i.v ->> 0, i.v ->> 1, i.v ->> 2, i.v ->> 3, i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7,
            (SELECT coalesce(max(b.id), 0) FROM body b) + 1 + i.n, i.v ->> 14,
            coalesce(i.v ->> 8, NEW.now + (i.v ->> 9)), i.v ->> 10, i.v ->> 11, i.v ->> 12, i.v ->> 13, i.v ->> 15,
            i.v ->> 16, i.v ->> 17, i.v ->> 18, i.v ->> 19, i.v ->> 20, i.v ->> 21, i.v ->> 22,
-           coalesce(-(i.v ->> 24), (SELECT l.id FROM lane l WHERE l.requires = i.v ->> 23), 0), i.v ->> 24, i.v ->> 25,
+           coalesce(-(i.v ->> 24), (SELECT l.id FROM label_set l WHERE l.requires = i.v ->> 23), 0), i.v ->> 24, i.v ->> 25,
            i.v ->> 26, NEW.now
     FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM jsonb_each(NEW.batch)) SELECT n, v FROM item) AS i
     ORDER BY i.n;
@@ -79,9 +79,9 @@ CREATE TEMP TRIGGER submit_full INSTEAD OF INSERT ON call WHEN NEW.procedure = '
     WHERE new_run.limits IS NOT NULL AND w.state = 'limited';
     INSERT INTO admit_runs (now) VALUES (NEW.now);
     INSERT INTO write_events (now) VALUES (NEW.now);
-    UPDATE session SET lanes = json_insert(coalesce(lanes, '[0]'), '$[#]', -id)
-    WHERE id IN (SELECT CAST(new_run.target AS INTEGER) FROM new_run WHERE new_run.target IS NOT NULL) AND dead = 0
-      AND -id NOT IN (SELECT l.value FROM json_each(coalesce(session.lanes, '[0]')) AS l);
+    UPDATE session SET claim_groups = json_insert(coalesce(claim_groups, '[0]'), '$[#]', -id)
+    WHERE id IN (SELECT CAST(new_run.target AS INTEGER) FROM new_run WHERE new_run.target IS NOT NULL) AND live = 1
+      AND -id NOT IN (SELECT l.value FROM json_each(coalesce(session.claim_groups, '[0]')) AS l);
 
     -- A replayed run is no longer a dead letter.
     UPDATE history SET dead = 0 WHERE seq IN (
@@ -115,21 +115,21 @@ WHEN NOT EXISTS (SELECT 1 FROM run r WHERE r.id = NEW.id) AND NOT EXISTS (SELECT
 BEGIN
     INSERT INTO known_key (n, made, conflict)
     SELECT NEW.n, u.made, u.fingerprint <> NEW.fingerprint OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made)
-    FROM used_key u
+    FROM idempotency u
     WHERE u.tenant = NEW.tenant AND u.key = NEW.key AND (
         EXISTS (SELECT 1 FROM new_run WHERE new_run.id = u.made) OR EXISTS (SELECT 1 FROM run r WHERE r.id = u.made)
         OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = u.made) OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.made)
         OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made));
 
     INSERT INTO new_run (id, n, shard, tenant, queue, priority, task, policy, payload, body, timeout, due, start_within,
-                       deadline, gate, replay_of, about, job_id, job_version, scheduled_at, late, author, lane,
+                       deadline, key_lock, replay_of, about, job_id, job_version, scheduled_at, late, author, claim_group,
                        target, limits, rule)
     SELECT NEW.id, NEW.n, NEW.shard, NEW.tenant, NEW.queue, NEW.priority, NEW.task, NEW.policy, NEW.payload, NEW.body,
-           NEW.timeout, NEW.due, NEW.start_within, NEW.deadline, NEW.gate, NEW.replay_of, NEW.about, NEW.job_id,
-           NEW.job_version, NEW.scheduled_at, NEW.late, NEW.author, NEW.lane, NEW.target, NEW.limits, NEW.rule
+           NEW.timeout, NEW.due, NEW.start_within, NEW.deadline, NEW.key_lock, NEW.replay_of, NEW.about, NEW.job_id,
+           NEW.job_version, NEW.scheduled_at, NEW.late, NEW.author, NEW.claim_group, NEW.target, NEW.limits, NEW.rule
     WHERE NOT EXISTS (SELECT 1 FROM known_key WHERE known_key.n = NEW.n);
 
-    INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at)
+    INSERT OR REPLACE INTO idempotency (tenant, key, made, fingerprint, at)
     SELECT NEW.tenant, NEW.key, NEW.id, NEW.fingerprint, NEW.now
     WHERE NEW.key IS NOT NULL AND NOT EXISTS (SELECT 1 FROM known_key WHERE known_key.n = NEW.n);
 END;

@@ -90,7 +90,7 @@ CREATE TEMP TRIGGER resolve INSTEAD OF INSERT ON call WHEN NEW.procedure = 'reso
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, n FROM decided_edges;
     DELETE FROM candidate;
     INSERT INTO block_queued (number, most, now)
-    SELECT l.number, NEW.argument, NEW.now FROM limiter l INDEXED BY limiter_spilling WHERE l.spilling = 1 LIMIT 1;
+    SELECT l.number, NEW.argument, NEW.now FROM limiter l INDEXED BY limiter_recalls WHERE l.recalls = 1 LIMIT 1;
     UPDATE reply SET body = body + (SELECT count(*) FROM candidate) WHERE number = NEW.number;
     INSERT INTO admit_runs (now) VALUES (NEW.now);
     INSERT INTO write_events (now) VALUES (NEW.now);

@@ -4,12 +4,12 @@
 -- Answer: the id of the session.
 CREATE TEMP TRIGGER open_session INSTEAD OF INSERT ON call WHEN NEW.procedure = 'open_session' BEGIN
     INSERT INTO session (name, kind, version, datacenter, started_at, lease_until, lease, queues, tasks, owner, serves,
-                         labels, priorities, slots, lanes)
+                         labels, priorities, slots, claim_groups)
     VALUES (NEW.batch ->> 0, NEW.batch ->> 1, NEW.batch ->> 3, NEW.batch ->> 4, NEW.now, NEW.now + (NEW.batch ->> 2),
             NEW.batch ->> 2, NEW.batch -> 5, NEW.batch -> 6, NEW.batch ->> 7, NEW.batch ->> 8, NEW.batch -> 9,
-            NEW.batch -> 10, NEW.batch ->> 11, (SELECT json_insert(json_group_array(lane.id), '$[#]', 0) FROM lane
+            NEW.batch -> 10, NEW.batch ->> 11, (SELECT json_insert(json_group_array(label_set.id), '$[#]', 0) FROM label_set
              WHERE NEW.batch -> 9 <> '[]' AND NOT EXISTS (
-                 SELECT 1 FROM json_each(lane.requires) AS q
+                 SELECT 1 FROM json_each(label_set.requires) AS q
                  WHERE q.value NOT IN (SELECT l.value FROM json_each(NEW.batch, '$[9]') AS l))
              HAVING count(*) > 0));
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, max(id) FROM session;
@@ -21,8 +21,8 @@ END;
 CREATE TEMP TRIGGER close_session INSTEAD OF INSERT ON call WHEN NEW.procedure = 'close_session' BEGIN
     INSERT INTO outbox (at, kind, tenant, runs)
     SELECT NEW.now, 'worker.left', '', json_array(printf('%032x', session.id)) FROM session
-    WHERE session.id = NEW.session AND dead = 0 AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor);
-    UPDATE session SET dead = 1, lease_until = min(lease_until, NEW.now) WHERE id = NEW.session AND dead = 0;
+    WHERE session.id = NEW.session AND live = 1 AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor);
+    UPDATE session SET live = 0, lease_until = min(lease_until, NEW.now) WHERE id = NEW.session AND live = 1;
     INSERT OR REPLACE INTO reply (number, body) VALUES (NEW.number, 'null');
 END;
 
@@ -30,7 +30,7 @@ END;
 -- Batch: ttl, ids of held runs, numbers of claims without an answer. Argument: the number of the newest claim.
 -- Answer: now, alive, cancels, returned (how many runs were queued), draining.
 CREATE TEMP TRIGGER heartbeat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'heartbeat' BEGIN
-    UPDATE session SET lease_until = NEW.now + (NEW.batch ->> 0) WHERE id = NEW.session AND dead = 0;
+    UPDATE session SET lease_until = NEW.now + (NEW.batch ->> 0) WHERE id = NEW.session AND live = 1;
 
     DELETE FROM picked;
     INSERT INTO picked (id)
@@ -38,17 +38,17 @@ CREATE TEMP TRIGGER heartbeat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'he
     WHERE r.state = 'running' AND r.session = NEW.session AND r.claim <= NEW.argument
       AND r.id NOT IN (SELECT value FROM json_each(NEW.batch, '$[1]'))
       AND r.claim NOT IN (SELECT value FROM json_each(NEW.batch, '$[2]'))
-      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0);
+      AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND live = 1);
 
     -- A returned run with limits releases its limiters and must be admitted again. It keeps its rank.
     INSERT INTO release_limiter (kind, number, most, per, pause, ending, started_at, now)
     SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', r.started_at, NEW.now
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN json_each(r.limits) AS g WHERE r.limits IS NOT NULL;
-    INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
-                         timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
+    INSERT INTO waiting (id, state, shard, tenant, queue, claim_group, rev, priority, attempt, lost, late, fence, body,
+                         timeout, due, created_at, started_at, start_by, deadline, key_lock, job_id, job_version,
                          scheduled_at, origin, target, replay_of, session, limits)
-    SELECT r.id, 'limited', r.shard, r.tenant, r.queue, r.lane, r.rev + 1, r.priority, r.attempt - 1, r.lost, r.late,
-           r.fence, r.body, r.timeout, r.due, r.created_at, r.started_at, r.start_by, r.deadline, r.gate, r.job_id,
+    SELECT r.id, 'limited', r.shard, r.tenant, r.queue, r.claim_group, r.rev + 1, r.priority, r.attempt - 1, r.lost, r.late,
+           r.fence, r.body, r.timeout, r.due, r.created_at, r.started_at, r.start_by, r.deadline, r.key_lock, r.job_id,
            r.job_version, r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
     FROM picked CROSS JOIN run r ON r.id = picked.id WHERE r.limits IS NOT NULL AND r.cancel_at IS NULL;
     INSERT OR IGNORE INTO kept_position (id, rank, ready_at)
@@ -76,25 +76,25 @@ CREATE TEMP TRIGGER heartbeat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'he
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_object(
         'now', NEW.now,
-        'alive', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0), 'true', 'false')),
+        'alive', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND live = 1), 'true', 'false')),
         'cancels', json((SELECT json_group_array(r.id) FROM run r INDEXED BY run_held
               WHERE r.state = 'running' AND r.session = NEW.session AND r.cancel_at IS NOT NULL
                 AND r.id IN (SELECT value FROM json_each(NEW.batch, '$[1]'))
-                AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0))),
+                AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND live = 1))),
         'returned', (SELECT count(*) FROM picked),
-        'draining', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND draining = 1),
+        'draining', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND live = 1 AND draining = 1),
                              'true', 'false')));
 END;
 
 -- Picks the best runs of one queue. The reaper ends runs that missed their latest start or their deadline.
 CREATE TEMP TRIGGER pick INSTEAD OF INSERT ON demand
-WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM own_label_set WHERE lane <> 0)
+WHEN NEW.tenant IS NULL AND NOT EXISTS (SELECT 1 FROM own_claim_group WHERE id <> 0)
  AND NOT EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
  AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
     SELECT r.id FROM run r INDEXED BY run_ready
-    WHERE r.state = 'queued' AND r.queue = NEW.queue AND r.lane = 0
+    WHERE r.state = 'queued' AND r.queue = NEW.queue AND r.claim_group = 0
       AND (r.start_by IS NULL OR r.start_by >= NEW.now OR r.attempt > 0)
       AND (r.deadline IS NULL OR r.deadline > NEW.now)
     ORDER BY r.rank, r.id LIMIT NEW.most;
@@ -102,23 +102,23 @@ END;
 
 -- The same for a worker with label sets of its own: merges the lines of its label sets.
 CREATE TEMP TRIGGER pick_by_label_set INSTEAD OF INSERT ON demand
-WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM own_label_set WHERE lane <> 0)
+WHEN NEW.tenant IS NULL AND EXISTS (SELECT 1 FROM own_claim_group WHERE id <> 0)
  AND NOT EXISTS (SELECT 1 FROM pause WHERE pause.until IS NULL OR pause.until > NEW.now)
  AND NOT EXISTS (SELECT 1 FROM tenant WHERE tenant.running IS NOT NULL)
  AND NOT EXISTS (SELECT 1 FROM queue_policy q WHERE q.queue = NEW.queue AND q.closely = 1) BEGIN
     INSERT INTO picked (id)
     SELECT id FROM (
-        WITH RECURSIVE line (lane, rank, id) AS (
-            SELECT r.lane, r.rank, r.id FROM own_label_set CROSS JOIN run r ON r.id = (
+        WITH RECURSIVE line (claim_group, rank, id) AS (
+            SELECT r.claim_group, r.rank, r.id FROM own_claim_group CROSS JOIN run r ON r.id = (
                 SELECT f.id FROM run f INDEXED BY run_ready
-                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
+                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.claim_group = own_claim_group.id
                   AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
                   AND (f.deadline IS NULL OR f.deadline > NEW.now)
                 ORDER BY f.rank, f.id LIMIT 1)
             UNION ALL
-            SELECT r.lane, r.rank, r.id FROM line CROSS JOIN run r ON r.id = (
+            SELECT r.claim_group, r.rank, r.id FROM line CROSS JOIN run r ON r.id = (
                 SELECT f.id FROM run f INDEXED BY run_ready
-                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = line.lane
+                WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.claim_group = line.claim_group
                   AND (f.rank, f.id) > (line.rank, +line.id)
                   AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
                   AND (f.deadline IS NULL OR f.deadline > NEW.now)
@@ -167,9 +167,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
         ), line (tenant, room, rank, id) AS (
             SELECT allowed.tenant, allowed.room - 1, r.rank, r.id
             FROM allowed CROSS JOIN run r ON r.id = iif(allowed.tenant = 'default', (
-                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_claim_group CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_ready
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.claim_group = own_claim_group.id
                           AND f.tenant = 'default'
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
                           AND (f.deadline IS NULL OR f.deadline > NEW.now)
@@ -177,9 +177,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
                         ORDER BY f.rank, f.id LIMIT 1)
                     ORDER BY b.rank, b.id LIMIT 1
                 ), (
-                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_claim_group CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_queued
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.claim_group = own_claim_group.id
                           AND f.tenant = allowed.tenant AND f.tenant <> 'default'
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
                           AND (f.deadline IS NULL OR f.deadline > NEW.now)
@@ -191,9 +191,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
             UNION ALL
             SELECT line.tenant, line.room - 1, r.rank, r.id
             FROM line CROSS JOIN run r ON r.id = iif(line.tenant = 'default', (
-                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_claim_group CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_ready
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.claim_group = own_claim_group.id
                           AND f.tenant = 'default'
                           AND (f.rank, f.id) > (line.rank, +line.id)
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
@@ -202,9 +202,9 @@ WHEN (NEW.tenant IS NOT NULL OR EXISTS (SELECT 1 FROM pause WHERE pause.until IS
                         ORDER BY f.rank, f.id LIMIT 1)
                     ORDER BY b.rank, b.id LIMIT 1
                 ), (
-                    SELECT b.id FROM own_label_set CROSS JOIN run b ON b.id = (
+                    SELECT b.id FROM own_claim_group CROSS JOIN run b ON b.id = (
                         SELECT f.id FROM run f INDEXED BY run_queued
-                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.lane = own_label_set.lane
+                        WHERE f.state = 'queued' AND f.queue = NEW.queue AND f.claim_group = own_claim_group.id
                           AND f.tenant = line.tenant AND f.tenant <> 'default'
                           AND (f.rank, f.id) > (line.rank, +line.id)
                           AND (f.start_by IS NULL OR f.start_by >= NEW.now OR f.attempt > 0)
@@ -226,13 +226,13 @@ END;
 -- Answer: held runs, best first.
 CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.procedure = 'claim' BEGIN
     DELETE FROM picked;
-    DELETE FROM own_label_set WHERE lane <> 0;
-    INSERT OR IGNORE INTO own_label_set (lane)
-    SELECT l.value FROM session CROSS JOIN json_each(session.lanes) AS l
-    WHERE session.id = NEW.session AND session.lanes IS NOT NULL;
+    DELETE FROM own_claim_group WHERE id <> 0;
+    INSERT OR IGNORE INTO own_claim_group (id)
+    SELECT l.value FROM session CROSS JOIN json_each(session.claim_groups) AS l
+    WHERE session.id = NEW.session AND session.claim_groups IS NOT NULL;
     INSERT INTO demand (queue, most, tenant, now)
     SELECT i.value ->> 0, i.value ->> 1, i.value ->> 2, NEW.now FROM json_each(NEW.batch) AS i
-    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND draining = 0 AND lease_until > NEW.now);
+    WHERE EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND live = 1 AND draining = 0 AND lease_until > NEW.now);
 
     UPDATE meta SET fence_seq = fence_seq + 1 WHERE EXISTS (SELECT 1 FROM picked);
 
@@ -255,7 +255,7 @@ CREATE TEMP TRIGGER claim INSTEAD OF INSERT ON call WHEN NEW.procedure = 'claim'
     SELECT NEW.number, json_group_array(json_array(
         r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
         r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-        r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay' OR (
+        r.key_lock IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay' OR (
             EXISTS (SELECT 1 FROM edge INDEXED BY edge_undecided WHERE edge.state IS NULL)
             AND EXISTS (SELECT 1 FROM edge e INDEXED BY edge_undecided WHERE e.parent = r.id AND e.state IS NULL)),
         r.cancel_at IS NOT NULL,
@@ -274,11 +274,11 @@ CREATE TEMP TRIGGER complete INSTEAD OF INSERT ON call WHEN NEW.procedure = 'com
     DELETE FROM completion;
 
     -- A run whose cancellation was requested is cancelled instead of retried. Then its attempt did not end it.
-    INSERT INTO completion (id, n, fence, outcome, state, reason, delay, result, error, gate, origin, by_attempt,
+    INSERT INTO completion (id, n, fence, outcome, state, reason, delay, result, error, key_lock, origin, by_attempt,
                           fingerprint, limits, started_at)
     SELECT r.id, i.n, r.fence, i.v ->> 2,
            iif(r.cancel_at IS NOT NULL AND i.v ->> 3 IN ('scheduled', 'queued'), 'cancelled', i.v ->> 3),
-           i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7, r.gate, r.origin,
+           i.v ->> 4, i.v ->> 5, i.v ->> 6, i.v ->> 7, r.key_lock, r.origin,
            r.cancel_at IS NULL OR i.v ->> 3 NOT IN ('scheduled', 'queued'), i.v ->> 8, r.limits,
            iif(r.limits IS NULL, NULL, r.started_at)
     FROM (WITH item AS MATERIALIZED (SELECT key AS n, value AS v FROM jsonb_each(NEW.batch)) SELECT n, v FROM item) AS i
@@ -312,7 +312,7 @@ CREATE TEMP TRIGGER complete INSTEAD OF INSERT ON call WHEN NEW.procedure = 'com
     INSERT INTO complete_special_runs (now)
     SELECT NEW.now WHERE EXISTS (
         SELECT 1 FROM completion
-        WHERE outcome <> 'success' OR gate IS NOT NULL OR limits IS NOT NULL OR origin = 'delay');
+        WHERE outcome <> 'success' OR key_lock IS NOT NULL OR limits IS NOT NULL OR origin = 'delay');
     DELETE FROM run WHERE id IN (
         SELECT completion.id FROM completion WHERE completion.state <> 'queued' OR completion.limits IS NOT NULL);
 
@@ -347,13 +347,13 @@ CREATE TEMP TRIGGER complete_each_special_run INSTEAD OF INSERT ON complete_spec
     FROM completion CROSS JOIN run r ON r.id = completion.id
     WHERE completion.outcome <> 'success';
 
-    INSERT INTO waiting (id, state, shard, tenant, queue, lane, rev, priority, attempt, lost, late, fence, body,
-                         timeout, due, created_at, started_at, start_by, deadline, gate, job_id, job_version,
+    INSERT INTO waiting (id, state, shard, tenant, queue, claim_group, rev, priority, attempt, lost, late, fence, body,
+                         timeout, due, created_at, started_at, start_by, deadline, key_lock, job_id, job_version,
                          scheduled_at, origin, target, replay_of, session, limits)
-    SELECT r.id, iif(completion.state = 'queued', 'limited', 'scheduled'), r.shard, r.tenant, r.queue, r.lane, r.rev + 1,
+    SELECT r.id, iif(completion.state = 'queued', 'limited', 'scheduled'), r.shard, r.tenant, r.queue, r.claim_group, r.rev + 1,
            r.priority, r.attempt - (completion.outcome = 'released'), r.lost + (completion.outcome = 'lost'), r.late,
            r.fence, r.body, r.timeout, iif(completion.state = 'queued', r.due, NEW.now + completion.delay), r.created_at,
-           r.started_at, r.start_by, r.deadline, r.gate, r.job_id, r.job_version,
+           r.started_at, r.start_by, r.deadline, r.key_lock, r.job_id, r.job_version,
            r.scheduled_at, r.origin, r.target, r.replay_of, r.session, r.limits
     FROM completion CROSS JOIN run r ON r.id = completion.id
     WHERE completion.state = 'scheduled' OR (completion.state = 'queued' AND completion.limits IS NOT NULL);
@@ -383,6 +383,6 @@ CREATE TEMP TRIGGER complete_each_special_run INSTEAD OF INSERT ON complete_spec
     FROM completion CROSS JOIN json_each(completion.limits) AS g WHERE completion.limits IS NOT NULL ORDER BY completion.n;
 
     INSERT INTO release_key_lock (key, holder, now)
-    SELECT completion.gate, completion.id, NEW.now FROM completion
-    WHERE completion.gate IS NOT NULL AND completion.state NOT IN ('scheduled', 'queued') ORDER BY completion.n;
+    SELECT completion.key_lock, completion.id, NEW.now FROM completion
+    WHERE completion.key_lock IS NOT NULL AND completion.state NOT IN ('scheduled', 'queued') ORDER BY completion.n;
 END;

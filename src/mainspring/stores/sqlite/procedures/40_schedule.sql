@@ -11,7 +11,7 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage'
         WITH RECURSIVE mine (shard) AS MATERIALIZED (
             SELECT shard.id FROM shard
             WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.session AND EXISTS (
-                SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND lease_until > NEW.now)
+                SELECT 1 FROM session WHERE id = NEW.session AND live = 1 AND lease_until > NEW.now)
         ), line (shard, due, id) AS (
             SELECT w.shard, w.due, w.id FROM mine CROSS JOIN waiting w ON w.id = (
                 SELECT f.id FROM waiting f INDEXED BY waiting_due
@@ -51,7 +51,7 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage'
             SELECT 1 FROM shard CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = shard.id
             WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.session AND s.active = 1
               AND s.next_fire <= NEW.now
-              AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND dead = 0 AND lease_until > NEW.now)),
+              AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND live = 1 AND lease_until > NEW.now)),
             'true', 'false')))
     WHERE number = NEW.number;
 END;
@@ -65,17 +65,17 @@ END;
 CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'fire' BEGIN
     DELETE FROM fired_job;
     DELETE FROM created_run;
-    INSERT INTO lane (requires)
+    INSERT INTO label_set (requires)
     SELECT DISTINCT i.value ->> 13 FROM json_each(NEW.batch) AS i WHERE i.value ->> 13 IS NOT NULL
     ON CONFLICT DO NOTHING;
-    INSERT INTO lane (requires)
+    INSERT INTO label_set (requires)
     SELECT DISTINCT t.value ->> 10 FROM json_each(NEW.batch) AS i CROSS JOIN json_each(i.value, '$[12]') AS t
     WHERE i.value ->> 16 AND t.value ->> 10 IS NOT NULL
     ON CONFLICT DO NOTHING;
-    INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, lane, priority, timeout, gate,
+    INSERT INTO fire_job (n, job_id, rev, next_fire, finished, delay, overlap, queue, claim_group, priority, timeout, key_lock,
                           start_within, deadline, ticks, limits, tick, now, session)
     SELECT i.key, i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5,
-           i.value ->> 6, coalesce((SELECT l.id FROM lane l WHERE l.requires = i.value ->> 13), 0), i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
+           i.value ->> 6, coalesce((SELECT l.id FROM label_set l WHERE l.requires = i.value ->> 13), 0), i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11,
            i.value -> 12, i.value ->> 14, i.value ->> 15, NEW.now, NEW.session
     FROM json_each(NEW.batch) AS i;
     INSERT INTO admit_runs (now) VALUES (NEW.now);
@@ -91,20 +91,20 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'fire' B
     FROM fired_job;
 END;
 
--- Applies a fire completely or not at all, and never before its time. The revision tells whether the schedule has
+-- Applies a fire completely or not at all, and never before its time. The revision shows whether the schedule has
 -- changed.
 CREATE TEMP TRIGGER fire_one_job INSTEAD OF INSERT ON fire_job
 WHEN EXISTS (
     SELECT 1 FROM schedule s CROSS JOIN shard ON shard.id = s.shard CROSS JOIN session ON session.id = shard.owner
-    WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.session AND session.dead = 0
+    WHERE s.job_id = NEW.job_id AND s.active = 1 AND s.rev = NEW.rev AND shard.owner = NEW.session AND session.live = 1
       AND session.lease_until > NEW.now
 ) AND NOT EXISTS (SELECT 1 FROM json_each(NEW.ticks) AS t WHERE t.value ->> 8 > NEW.now) BEGIN
     INSERT INTO fired_job (n) VALUES (NEW.n);
-    INSERT INTO fire_tick (n, job_id, overlap, queue, lane, priority, timeout, gate, start_within, deadline, origin,
+    INSERT INTO fire_tick (n, job_id, overlap, queue, claim_group, priority, timeout, key_lock, start_within, deadline, origin,
                            scheduled_at, decision, reason, run_id, due, late, ticks, last_at, limits, now, target, policy)
     SELECT NEW.n, NEW.job_id, NEW.overlap, NEW.queue,
-           iif(t.value ->> 9 IS NULL, NEW.lane, (SELECT l.id FROM lane l WHERE l.requires = t.value ->> 10)), NEW.priority,
-           NEW.timeout, iif(t.value ->> 9 IS NULL, NEW.gate, t.value ->> 11), NEW.start_within,
+           iif(t.value ->> 9 IS NULL, NEW.claim_group, (SELECT l.id FROM label_set l WHERE l.requires = t.value ->> 10)), NEW.priority,
+           NEW.timeout, iif(t.value ->> 9 IS NULL, NEW.key_lock, t.value ->> 11), NEW.start_within,
            NEW.deadline, iif(NEW.delay IS NULL, 'tick', 'delay'), t.value ->> 0, t.value ->> 1, t.value ->> 2,
            t.value ->> 3, t.value ->> 4, t.value ->> 5, t.value ->> 6, t.value ->> 7, NEW.limits, NEW.now,
            coalesce(t.value ->> 9, ''), t.value ->> 12
@@ -156,9 +156,9 @@ WHEN NOT EXISTS (
                                        AND r.id NOT IN (SELECT e.id FROM other_target e))
                           OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id
                                        AND w.id NOT IN (SELECT e.id FROM other_target e))
-            ELSE EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id AND r.gate IS NOT NEW.gate
+            ELSE EXISTS (SELECT 1 FROM run r WHERE r.job_id = NEW.job_id AND r.key_lock IS NOT NEW.key_lock
                            AND r.id NOT IN (SELECT e.id FROM other_target e))
-              OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.gate IS NOT NEW.gate
+              OR EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.key_lock IS NOT NEW.key_lock
                            AND w.id NOT IN (SELECT e.id FROM other_target e))
               OR (NEW.overlap = 'queue' AND (
                   EXISTS (SELECT 1 FROM waiting w WHERE w.job_id = NEW.job_id AND w.state = 'blocked'
@@ -169,24 +169,24 @@ WHEN NOT EXISTS (
             END AS overlaps) AS o
     WHERE j.id = NEW.job_id;
 
-    INSERT INTO version_place (job_id, version, target, body)
+    INSERT INTO version_target (job_id, version, target, body)
     SELECT j.id, j.version, NEW.target, (SELECT coalesce(max(b.id), 0) FROM body b) + 1 FROM job j
     WHERE NEW.target <> '' AND NEW.decision = 'run' AND j.id = NEW.job_id
     ON CONFLICT DO NOTHING;
     INSERT INTO body (id, task, policy, payload)
     SELECT p.body, b.task, NEW.policy, b.payload
-    FROM job j CROSS JOIN version_place p ON p.job_id = j.id AND p.version = j.version AND p.target = NEW.target
+    FROM job j CROSS JOIN version_target p ON p.job_id = j.id AND p.version = j.version AND p.target = NEW.target
     CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version CROSS JOIN body b ON b.id = v.body
     WHERE NEW.target <> '' AND NEW.decision = 'run' AND j.id = NEW.job_id
     ON CONFLICT DO NOTHING;
 
     DELETE FROM new_run;
-    INSERT INTO new_run (id, n, shard, tenant, queue, lane, priority, body, timeout, due, start_within, deadline, gate,
+    INSERT INTO new_run (id, n, shard, tenant, queue, claim_group, priority, body, timeout, due, start_within, deadline, key_lock,
                        late, job_id, job_version, scheduled_at, origin, limits)
-    SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.lane, NEW.priority,
-           iif(NEW.target = '', v.body, (SELECT p.body FROM version_place p WHERE p.job_id = j.id
+    SELECT NEW.run_id, 0, s.shard, j.tenant, NEW.queue, NEW.claim_group, NEW.priority,
+           iif(NEW.target = '', v.body, (SELECT p.body FROM version_target p WHERE p.job_id = j.id
                                          AND p.version = j.version AND p.target = NEW.target)), NEW.timeout, NEW.due,
-           NEW.start_within, NEW.deadline, NEW.gate, NEW.late, j.id, j.version, NEW.scheduled_at, NEW.origin,
+           NEW.start_within, NEW.deadline, NEW.key_lock, NEW.late, j.id, j.version, NEW.scheduled_at, NEW.origin,
            NEW.limits
     FROM ledger l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
     CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version

@@ -4,20 +4,20 @@
 CREATE TEMP TRIGGER expire_sessions INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expire_sessions' BEGIN
     INSERT INTO outbox (at, kind, tenant, runs)
     SELECT NEW.now, 'worker.lost', '', json_group_array(printf('%032x', session.id)) FROM session
-    WHERE dead = 0 AND lease_until <= NEW.now AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor)
+    WHERE live = 1 AND lease_until <= NEW.now AND session.kind = 'worker' AND EXISTS (SELECT 1 FROM outbox_cursor)
     HAVING count(*) > 0;
-    UPDATE session SET dead = 1 WHERE dead = 0 AND lease_until <= NEW.now;
+    UPDATE session SET live = 0 WHERE live = 1 AND lease_until <= NEW.now;
 
     DELETE FROM picked;
     INSERT INTO picked (id)
     SELECT r.id FROM session CROSS JOIN run r INDEXED BY run_held ON r.session = session.id AND r.state = 'running'
-    WHERE session.dead = 1 LIMIT NEW.argument;
+    WHERE session.live = 0 LIMIT NEW.argument;
 
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_group_array(json_array(
         r.id, r.fence, b.task, b.payload, b.policy, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due,
         r.started_at, r.attempt_until, r.deadline, r.job_id, r.scheduled_at,
-        r.gate IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
+        r.key_lock IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL))
     FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN body b ON b.id = r.body;
 END;
 
@@ -41,12 +41,12 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expir
         UNION
         SELECT id FROM (SELECT r.id AS id FROM run r INDEXED BY run_target
                         WHERE r.target IS NOT NULL AND r.state = 'queued' AND NOT EXISTS (
-                            SELECT 1 FROM session WHERE session.id = CAST(r.target AS INTEGER) AND session.dead = 0)
+                            SELECT 1 FROM session WHERE session.id = CAST(r.target AS INTEGER) AND session.live = 1)
                         LIMIT NEW.argument)
         UNION
         SELECT id FROM (SELECT w.id AS id FROM waiting w INDEXED BY waiting_target
                         WHERE w.target IS NOT NULL AND NOT EXISTS (
-                            SELECT 1 FROM session WHERE session.id = CAST(w.target AS INTEGER) AND session.dead = 0)
+                            SELECT 1 FROM session WHERE session.id = CAST(w.target AS INTEGER) AND session.live = 1)
                         LIMIT NEW.argument)
     ) LIMIT NEW.argument;
 
@@ -57,7 +57,7 @@ CREATE TEMP TRIGGER expire INSTEAD OF INSERT ON call WHEN NEW.procedure = 'expir
     FROM (
         SELECT p.n AS n, p.id AS id, p.state AS state, p.start_missed AS start_missed,
                p.target IS NOT NULL AND NOT EXISTS (
-                   SELECT 1 FROM session WHERE session.id = CAST(p.target AS INTEGER) AND session.dead = 0) AS left
+                   SELECT 1 FROM session WHERE session.id = CAST(p.target AS INTEGER) AND session.live = 1) AS left
         FROM (
             SELECT picked.n AS n, r.id AS id, r.state AS state, r.target AS target,
                    coalesce(r.attempt = 0 AND r.start_by < NEW.now, 0) AS start_missed
@@ -80,13 +80,13 @@ END;
 CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sweep' BEGIN
     DELETE FROM picked;
     INSERT INTO picked (id)
-    SELECT w.gate FROM json_each(NEW.batch, '$[0]') AS k CROSS JOIN waiting w INDEXED BY waiting_blocked
-    ON w.gate = k.value AND w.state = 'blocked'
+    SELECT w.key_lock FROM json_each(NEW.batch, '$[0]') AS k CROSS JOIN waiting w INDEXED BY waiting_blocked
+    ON w.key_lock = k.value AND w.state = 'blocked'
     WHERE NOT EXISTS (
-        SELECT 1 FROM gate g WHERE g.key = k.value
+        SELECT 1 FROM key_lock g WHERE g.key = k.value
           AND (EXISTS (SELECT 1 FROM run r WHERE r.id = g.holder)
                OR EXISTS (SELECT 1 FROM waiting h WHERE h.id = g.holder AND h.state <> 'blocked')))
-    GROUP BY w.gate;
+    GROUP BY w.key_lock;
     INSERT INTO picked (id)
     SELECT s.job_id FROM json_each(NEW.batch, '$[1]') AS k CROSS JOIN schedule s ON s.job_id = k.value
     WHERE s.active = 1 AND s.delay IS NOT NULL AND s.next_fire IS NULL
@@ -99,10 +99,10 @@ CREATE TEMP TRIGGER sweep INSTEAD OF INSERT ON call WHEN NEW.procedure = 'sweep'
     WHERE job_id IN (SELECT id FROM picked);
     -- Release the key locks of vanished holders, also if no run waits.
     INSERT INTO release_key_lock (key, holder, now)
-    SELECT k.value, coalesce((SELECT g.holder FROM gate g WHERE g.key = k.value), ''), NEW.now
+    SELECT k.value, coalesce((SELECT g.holder FROM key_lock g WHERE g.key = k.value), ''), NEW.now
     FROM json_each(NEW.batch, '$[0]') AS k
     WHERE NOT EXISTS (
-        SELECT 1 FROM gate g WHERE g.key = k.value
+        SELECT 1 FROM key_lock g WHERE g.key = k.value
           AND (EXISTS (SELECT 1 FROM run r WHERE r.id = g.holder)
                OR EXISTS (SELECT 1 FROM waiting h WHERE h.id = g.holder AND h.state <> 'blocked')));
     INSERT INTO admit_runs (now) VALUES (NEW.now);
@@ -210,7 +210,7 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.procedure = 'tidy' B
     INSERT INTO roll_up_metrics (until) VALUES (NEW.now - (NEW.batch ->> 2));
     DELETE FROM outbox_cursor WHERE until < NEW.now;
     INSERT INTO drop_old_events (until) VALUES (NEW.now - (NEW.batch ->> 1));
-    DELETE FROM used_key WHERE at <= NEW.now - (NEW.batch ->> 0);
+    DELETE FROM idempotency WHERE at <= NEW.now - (NEW.batch ->> 0);
     DELETE FROM unique_run WHERE until <= NEW.now;
     DELETE FROM log_day WHERE day < NEW.now / :DAY;
     -- Resume jobs whose pause has ended.
@@ -226,10 +226,10 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.procedure = 'tidy' B
     DELETE FROM pause WHERE until <= NEW.now - :DAY;
     -- Workers without runs for them alone claim like all others again.
     UPDATE session
-    SET lanes = (SELECT json_group_array(l.value) FROM json_each(session.lanes) AS l WHERE l.value <> -session.id)
-    WHERE lanes IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run r WHERE r.target = CAST(session.id AS TEXT))
+    SET claim_groups = (SELECT json_group_array(l.value) FROM json_each(session.claim_groups) AS l WHERE l.value <> -session.id)
+    WHERE claim_groups IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run r WHERE r.target = CAST(session.id AS TEXT))
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.target = CAST(session.id AS TEXT));
-    UPDATE session SET lanes = NULL WHERE lanes = '[0]';
+    UPDATE session SET claim_groups = NULL WHERE claim_groups = '[0]';
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, json_object(
         'more', json(iif(EXISTS (
@@ -287,6 +287,6 @@ CREATE TEMP TRIGGER prune INSTEAD OF INSERT ON call WHEN NEW.procedure = 'prune'
     UPDATE reply SET body = body + changes() WHERE number = NEW.number;
 
     -- Dead sessions are kept for a day, and as long as they have running runs.
-    DELETE FROM session WHERE dead = 1 AND lease_until < NEW.now - :DAY
+    DELETE FROM session WHERE live = 0 AND lease_until < NEW.now - :DAY
       AND NOT EXISTS (SELECT 1 FROM run r INDEXED BY run_held WHERE r.session = session.id AND r.state = 'running');
 END;

@@ -2,7 +2,7 @@
 -- Item: run, fence, report; null is accepted and not stored. Answer: whether each item was accepted, in order.
 
 CREATE TEMP TRIGGER report_progress INSTEAD OF INSERT ON call WHEN NEW.procedure = 'report_progress' BEGIN
-    INSERT OR REPLACE INTO progress (run_id, told)
+    INSERT OR REPLACE INTO progress (run_id, report)
     SELECT r.id, json_set(i.value ->> 2, '$.at', NEW.now)
     FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
     WHERE r.fence = i.value ->> 1 AND +r.state = 'running'
@@ -31,11 +31,11 @@ END;
 
 CREATE TEMP TRIGGER append_log INSTEAD OF INSERT ON call WHEN NEW.procedure = 'append_log' BEGIN
     INSERT INTO log (run_id, position, at, attempt, text)
-    SELECT a.id, a.place + coalesce((SELECT max(l.position) FROM log l WHERE l.run_id = a.id), 0), NEW.now, a.attempt,
+    SELECT a.id, a.line + coalesce((SELECT max(l.position) FROM log l WHERE l.run_id = a.id), 0), NEW.now, a.attempt,
            a.text
     FROM (
         SELECT r.id AS id, r.attempt AS attempt, i.value ->> 2 AS text,
-               row_number() OVER (PARTITION BY r.id ORDER BY i.key) AS place
+               row_number() OVER (PARTITION BY r.id ORDER BY i.key) AS line
         FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
         WHERE r.fence = i.value ->> 1 AND +r.state = 'running' AND i.value ->> 2 IS NOT NULL
     ) AS a;

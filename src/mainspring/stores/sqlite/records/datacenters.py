@@ -89,10 +89,10 @@ def _store_orders(
         order = orders[row.label_set]
         values = {"label_set": row.label_set, "serving": order.serving, "why": order.why, "now": now}
         before = connection.execute(
-            "SELECT serving FROM datacenter_order WHERE lane = :label_set", {"label_set": row.label_set}
+            "SELECT serving FROM datacenter_order WHERE claim_group = :label_set", {"label_set": row.label_set}
         ).get
         connection.execute(
-            "INSERT INTO datacenter_order (lane, serving, why, since) VALUES (:label_set, :serving, :why, :now)"
+            "INSERT INTO datacenter_order (claim_group, serving, why, since) VALUES (:label_set, :serving, :why, :now)"
             " ON CONFLICT DO UPDATE SET serving = :serving, why = :why",
             values,
         )
@@ -103,8 +103,8 @@ def _store_orders(
     for worker in fetch_rows(
         connection,
         _Worker,
-        "SELECT id, coalesce(lanes, '[0]') AS label_sets, datacenter, labels FROM session"
-        " WHERE dead = 0 AND kind = 'worker'",
+        "SELECT id, coalesce(claim_groups, '[0]') AS label_sets, datacenter, labels FROM session"
+        " WHERE live = 1 AND kind = 'worker'",
     ):
         current: list[int] = msgspec.json.decode(worker.label_sets, type=list[int])
         labels = set(_decode_words(worker.labels))
@@ -117,7 +117,7 @@ def _store_orders(
         wanted = [label_set for label_set in current if label_set not in orders] + served
         if sorted(wanted) != sorted(current):
             connection.execute(
-                "UPDATE session SET lanes = :label_sets WHERE id = :id",
+                "UPDATE session SET claim_groups = :label_sets WHERE id = :id",
                 {"label_sets": encode(wanted) if wanted != [0] else None, "id": worker.id},
             )
 
@@ -134,7 +134,7 @@ UPDATE ledger SET reason = :why
 WHERE (reason = '' OR reason LIKE 'moved to %' OR reason LIKE 'moved back to %')
   AND (job_id, scheduled_at, run_id) IN (
     SELECT r.job_id, r.scheduled_at, r.id FROM run r
-    WHERE r.state = 'queued' AND r.lane = :label_set AND r.job_id IS NOT NULL
+    WHERE r.state = 'queued' AND r.claim_group = :label_set AND r.job_id IS NOT NULL
     UNION ALL
-    SELECT w.job_id, w.scheduled_at, w.id FROM waiting w WHERE w.lane = :label_set AND w.job_id IS NOT NULL)
+    SELECT w.job_id, w.scheduled_at, w.id FROM waiting w WHERE w.claim_group = :label_set AND w.job_id IS NOT NULL)
 """

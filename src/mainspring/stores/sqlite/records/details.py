@@ -69,8 +69,8 @@ class SqliteDetails(SqliteBase):
     async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
         return decode_log_lines(await self._reader.read("log_before", run=run, before=before, limit=limit))
 
-    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
-        return decode_logs(await self._reader.read("logs_after", places=encode(dict(places)), limit=limit))
+    async def logs_after(self, cursors: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
+        return decode_logs(await self._reader.read("logs_after", cursors=encode(dict(cursors)), limit=limit))
 
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
         if position is not None and _is_position(position) is None:

@@ -145,7 +145,7 @@ def _choose_index(wanted: RunFilter, table: str) -> str:
     if wanted.job is not None:
         return f"INDEXED BY {table}_job"
     if wanted.dead:
-        return "INDEXED BY history_dead" if wanted.tenant is None else "INDEXED BY history_dead_of"
+        return "INDEXED BY history_dead" if wanted.tenant is None else "INDEXED BY history_dead_tenant"
     return f"INDEXED BY {table}_tenant" if _reads_by_tenant(wanted) and not _filters_by_tenant(wanted) else ""
 
 

@@ -174,7 +174,7 @@ class SqliteOperations(SqliteQueues):
     async def drain(self, worker: SessionId, author: Author) -> bool:
         def drain(connection: apsw.Connection, now: Instant) -> bool:
             draining = connection.execute(
-                "SELECT draining FROM session WHERE id = :id AND kind = 'worker' AND dead = 0 AND lease_until > :now",
+                "SELECT draining FROM session WHERE id = :id AND kind = 'worker' AND live = 1 AND lease_until > :now",
                 {"id": worker, "now": now},
             ).get
             if draining == 0:
@@ -187,8 +187,8 @@ class SqliteOperations(SqliteQueues):
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
         def revoke(connection: apsw.Connection, now: Instant) -> Instant | None:
             revoked = connection.execute(
-                "UPDATE session SET dead = 1"
-                " WHERE id = :id AND kind = 'scheduler' AND dead = 0 AND lease_until > :now RETURNING id",
+                "UPDATE session SET live = 0"
+                " WHERE id = :id AND kind = 'scheduler' AND live = 1 AND lease_until > :now RETURNING id",
                 {"id": scheduler, "now": now},
             ).get
             if revoked is None:
@@ -241,12 +241,12 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
     for _, job in over:
         connection.execute(
             "DELETE FROM body WHERE id IN (SELECT body FROM job_version WHERE job_id = :job_id"
-            " UNION ALL SELECT body FROM version_place WHERE job_id = :job_id) AND id NOT IN ("
+            " UNION ALL SELECT body FROM version_target WHERE job_id = :job_id) AND id NOT IN ("
             " SELECT body FROM run WHERE job_id = :job_id UNION ALL SELECT body FROM waiting WHERE job_id = :job_id"
             " UNION ALL SELECT body FROM history WHERE job_id = :job_id)",
             {"job_id": job},
         )
-        for table in ("job_version", "version_place", "schedule", "ledger", "slo"):
+        for table in ("job_version", "version_target", "schedule", "ledger", "slo"):
             connection.execute(f"DELETE FROM {table} WHERE job_id = :job_id", {"job_id": job})  # noqa: S608
         connection.execute("DELETE FROM job WHERE id = :id", {"id": job})
     return over

@@ -68,7 +68,7 @@ class SqliteReads(SqliteBase):
     async def depths(self, tenant: str | None = None) -> list[QueueBacklog]:
         if tenant is None:
             return decode_depths(await self._reader.read("depths", now=self._time.now()))
-        return decode_depths(await self._reader.read("depths_of", tenant=tenant, now=self._time.now()))
+        return decode_depths(await self._reader.read("tenant_depths", tenant=tenant, now=self._time.now()))
 
 
 class SqliteOutbox(SqliteBase):

@@ -76,7 +76,7 @@ class _ViewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     target: SessionId | None
     parents: int
     rule: DependencyRule | None
-    gate: int | None
+    limiter: int | None
     kept_as: str
     payload: str | None
 
@@ -164,7 +164,7 @@ def decode_run_views(text: str) -> dict[RunId, RunView]:
             target=row.target,
             parents=row.parents,
             rule=row.rule,
-            limiter=row.gate,
+            limiter=row.limiter,
             kept_as=row.kept_as,
             payload=None if row.payload is None else decode_bytes(row.payload),
         )

@@ -151,7 +151,7 @@ class SqliteBackups:
             if not connections.schema_version(connection):
                 return 0, False
             alive = connection.execute(
-                "SELECT name FROM session WHERE dead = 0 AND lease_until > :now ORDER BY id LIMIT 10",
+                "SELECT name FROM session WHERE live = 1 AND lease_until > :now ORDER BY id LIMIT 10",
                 {"now": self._clock.now()},
             ).fetchall()
             if alive:
@@ -202,7 +202,7 @@ class SqliteBackups:
                 {"store_id": secrets.token_hex(16), "store_epoch": epoch, "hint_key": secrets.token_hex(16)},
             )
             connection.execute(
-                "UPDATE session SET dead = 1, lease_until = min(lease_until, :now) WHERE dead = 0", {"now": now}
+                "UPDATE session SET live = 0, lease_until = min(lease_until, :now) WHERE live = 1", {"now": now}
             )
             connection.execute("UPDATE shard SET owner = NULL")
             connection.execute(

@@ -19,7 +19,7 @@ from mainspring.core.model.cluster.diagnosis import (
     above,
     blamed,
     found,
-    not_buried_since,
+    get_reaping_limit,
     warned,
 )
 from mainspring.core.ports.clock import Clock
@@ -201,7 +201,9 @@ class SqliteHealth:
                 Queued(queue=queue, task=task, runs=runs, requires=_decode_list(requires))
                 for queue, task, runs, requires in _fetch_rows(connection, _SQL["queued"])
             ),
-            unburied=tuple(name for (name,) in _fetch_rows(connection, _SQL["unburied"], not_buried_since(now))),
+            expired=tuple(
+                name for (name,) in _fetch_rows(connection, _SQL["expired_sessions"], get_reaping_limit(now))
+            ),
             unstaged=unstaged,
             oldest_unstaged=oldest_unstaged,
             unfired=unfired,

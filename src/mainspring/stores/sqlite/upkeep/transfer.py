@@ -18,7 +18,7 @@ from mainspring.stores.sqlite.rows.encoding import decode_bytes
 
 #: Tables that are not moved: recent events, their readers, and everything that is rebuilt.
 LEFT = frozenset(
-    {"meta", "shard", "outbox", "outbox_cursor", "sqlite_sequence", "schedule", "body", "lane", "mark"}
+    {"meta", "shard", "outbox", "outbox_cursor", "sqlite_sequence", "schedule", "body", "label_set", "mark"}
 ) | {
     # Dead letters are reported again.
     "dead_group",
@@ -26,7 +26,7 @@ LEFT = frozenset(
     "queue_turn",
     "queue_retry",
     # Rebuilt when jobs fire, and when an order is first needed.
-    "version_place",
+    "version_target",
     "datacenter_order",
     # Counting starts again.
     "log_day",
@@ -57,17 +57,29 @@ LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     "attempt": frozenset({"counted"}),
     "schedule": frozenset({"job_id", "awaits"}),
     # Moved as separate fields.
-    "progress": frozenset({"told"}),
+    "progress": frozenset({"report"}),
     # Used by live sessions only.
-    "session": frozenset({"dead", "lanes", "serves", "clock_offset", "clock_error", "tzdata"}),
+    "session": frozenset({"live", "claim_groups", "serves", "clock_offset", "clock_error", "tzdata"}),
     # Fair turns start again.
     "queue_policy": frozenset({"clock"}),
 }
 T = TypeVar("T")
 _SQL = statements.load(connections.PACKAGE, "transfer.sql")
 #: The tables that the kinds are read from.
-TABLES = {"session", "tenant", "api_key", "pause", "job", "job_version", "run", "waiting", "gate", "history", "attempt"}
-TABLES |= {"ledger", "label", "used_key", "progress", "checkpoint", "log", "audit", "minute", "usage", "budget"}
+TABLES = {
+    "session",
+    "tenant",
+    "api_key",
+    "pause",
+    "job",
+    "job_version",
+    "run",
+    "waiting",
+    "key_lock",
+    "history",
+    "attempt",
+}
+TABLES |= {"ledger", "label", "idempotency", "progress", "checkpoint", "log", "audit", "minute", "usage", "budget"}
 TABLES |= {"limiter", "dependent", "edge", "ended_parent", "unique_run"}
 TABLES |= {"calendar", "slo", "queue_policy", "replay"}
 
@@ -101,7 +113,7 @@ _DECODERS: Mapping[str, Callable[[Any], object]] = {
     "requires": lambda text: [] if text is None else _decode_list(text),
     # Groups of five numbers: kind, number, most, per, pause.
     "limits": lambda text: (
-        None if text is None else [n for gate in _decode_numbers(text, list[list[int]]) for n in gate]
+        None if text is None else [n for limit in _decode_numbers(text, list[list[int]]) for n in limit]
     ),
     "times": lambda text: _decode_numbers(text, list[int]),
 }

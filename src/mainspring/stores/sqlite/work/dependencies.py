@@ -119,7 +119,7 @@ class _SubmitBatch:
             return _Decision(mine[0], conflict=mine[1] != fingerprint)
         found = self._connection.execute(
             "SELECT u.made, u.fingerprint <> :fingerprint, EXISTS (SELECT 1 FROM job j"
-            " WHERE j.id = u.made) FROM used_key u"
+            " WHERE j.id = u.made) FROM idempotency u"
             " WHERE u.tenant = :tenant AND u.key = :key AND u.at > :since",
             {
                 "fingerprint": fingerprint.hex(),

@@ -39,7 +39,7 @@ class _EditedRun(msgspec.Struct, array_like=True, frozen=True):
     rev: int
     body: int
     created_at: Instant
-    gate: int | None
+    key_lock: int | None
     replay_of: RunId | None
     target: str | None
     limits: str | None
@@ -66,7 +66,7 @@ def edit(
     if was is not None and words_of_run(was) != words_of_run(before):
         return SubmitResult(new.id, before.state, new=False, conflict=True)
     due = new.at if new.at is not None else now + new.delay
-    gate = compute_run_key_lock(row.tenant, new.policy)
+    key_lock = compute_run_key_lock(row.tenant, new.policy)
     _release_limiters(connection, row, now)
     connection.execute("DELETE FROM run WHERE id = :id", {"id": new.id})
     connection.execute("DELETE FROM waiting WHERE id = :id", {"id": new.id})
@@ -74,26 +74,34 @@ def edit(
         "UPDATE body SET task = :task, policy = :policy, payload = :payload WHERE id = :id",
         {"task": new.task, "policy": encode_policy(new.policy), "payload": encode_bytes(new.payload), "id": row.body},
     )
-    holds = row.gate is not None and _find_holder(connection, row.gate) == new.id
-    keeps = holds and due <= now and gate == row.gate and not _is_waiting_before(connection, gate, due, new.id)
+    holds = row.key_lock is not None and _find_holder(connection, row.key_lock) == new.id
+    keeps = (
+        holds and due <= now and key_lock == row.key_lock and not _is_waiting_before(connection, key_lock, due, new.id)
+    )
     limits = encode_limits(row.tenant, new.task, new.policy)
     if row.state == "after":
         state = "after"
     elif due > now:
         state = "scheduled"
-    elif gate is None or keeps or (_find_holder(connection, gate) is None and not _is_waiting_before(connection, gate)):
+    elif (
+        key_lock is None
+        or keeps
+        or (_find_holder(connection, key_lock) is None and not _is_waiting_before(connection, key_lock))
+    ):
         state = "queued" if limits is None else "limited"
-        if gate is not None and not keeps:
-            connection.execute("INSERT INTO gate (key, holder) VALUES (:key, :holder)", {"key": gate, "holder": new.id})
+        if key_lock is not None and not keeps:
+            connection.execute(
+                "INSERT INTO key_lock (key, holder) VALUES (:key, :holder)", {"key": key_lock, "holder": new.id}
+            )
     else:
         state = "blocked"
-    _insert_edited(connection, new, row, state, due, gate, limits, now)
+    _insert_edited(connection, new, row, state, due, key_lock, limits, now)
     if before.about != new.about:
         set_about(connection, before, new.about)
     if holds and not keeps:
         connection.execute(
             "INSERT INTO release_key_lock (key, holder, now) VALUES (:key, :holder, :now)",
-            {"key": row.gate, "holder": new.id, "now": now},
+            {"key": row.key_lock, "holder": new.id, "now": now},
         )
     connection.execute("INSERT INTO admit_runs (now) VALUES (:now)", {"now": now})
     connection.execute("INSERT INTO write_events (now) VALUES (:now)", {"now": now})
@@ -120,11 +128,11 @@ def _release_limiters(connection: apsw.Connection, row: _EditedRun, now: Instant
 def _find_editable(connection: apsw.Connection, new: NewRun) -> _EditedRun | None:
     """Return the run if it is a one-off of that tenant that was never claimed and has not ended."""
     found = connection.execute(
-        "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, NULL, queued_at, ready_at"
-        " FROM run"
+        "SELECT state, shard, tenant, rev, body, created_at, key_lock, replay_of, target, limits, NULL, queued_at,"
+        " ready_at FROM run"
         " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0"
-        " UNION ALL SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, waits, NULL,"
-        " NULL FROM waiting"
+        " UNION ALL SELECT state, shard, tenant, rev, body, created_at, key_lock, replay_of, target, limits, waits,"
+        " NULL, NULL FROM waiting"
         " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0",
         {"id": new.id, "tenant": new.tenant},
     ).fetchone()
@@ -135,16 +143,18 @@ def _read_view(connection: apsw.Connection, run: RunId) -> RunView:
     return decode_run_views(read(connection, "runs", ids=encode([run]), payloads=1, results=0))[run]
 
 
-def _find_holder(connection: apsw.Connection, gate: int) -> str | None:
-    return cast("str | None", connection.execute("SELECT holder FROM gate WHERE key = :key", {"key": gate}).get)
+def _find_holder(connection: apsw.Connection, key_lock: int) -> str | None:
+    return cast("str | None", connection.execute("SELECT holder FROM key_lock WHERE key = :key", {"key": key_lock}).get)
 
 
-def _is_waiting_before(connection: apsw.Connection, gate: int | None, due: Instant = _LATEST, run: str = "") -> bool:
+def _is_waiting_before(
+    connection: apsw.Connection, key_lock: int | None, due: Instant = _LATEST, run: str = ""
+) -> bool:
     """Report whether a run in the line of a key lock comes before (due, id)."""
     found = connection.execute(
         "SELECT 1 FROM waiting INDEXED BY waiting_blocked"
-        " WHERE state = 'blocked' AND gate = :gate AND (due, id) < (:due, :run) LIMIT 1",
-        {"gate": gate, "due": due, "run": run},
+        " WHERE state = 'blocked' AND key_lock = :key_lock AND (due, id) < (:due, :run) LIMIT 1",
+        {"key_lock": key_lock, "due": due, "run": run},
     ).get
     return found is not None
 
@@ -153,8 +163,12 @@ def _find_label_set(connection: apsw.Connection, new: NewRun) -> int:
     requires = encode_label_set(new.policy.requires)
     if requires is None:
         return 0
-    connection.execute("INSERT INTO lane (requires) VALUES (:requires) ON CONFLICT DO NOTHING", {"requires": requires})
-    return cast("int", connection.execute("SELECT id FROM lane WHERE requires = :requires", {"requires": requires}).get)
+    connection.execute(
+        "INSERT INTO label_set (requires) VALUES (:requires) ON CONFLICT DO NOTHING", {"requires": requires}
+    )
+    return cast(
+        "int", connection.execute("SELECT id FROM label_set WHERE requires = :requires", {"requires": requires}).get
+    )
 
 
 def _insert_edited(
@@ -163,7 +177,7 @@ def _insert_edited(
     row: _EditedRun,
     state: str,
     due: Instant,
-    gate: int | None,
+    key_lock: int | None,
     limits: str | None,
     now: Instant,
 ) -> None:
@@ -186,9 +200,9 @@ def _insert_edited(
         "created_at": row.created_at,
         "start_by": None if new.start_within is None or state == "after" else due + new.start_within,
         "deadline": None if new.deadline is None or state == "after" else due + new.deadline,
-        "gate": gate,
+        "key_lock": key_lock,
         "replay_of": row.replay_of,
-        "lane": _find_label_set(connection, new) if row.target is None else -int(row.target),
+        "claim_group": _find_label_set(connection, new) if row.target is None else -int(row.target),
         "target": row.target,
         "limits": limits,
     }

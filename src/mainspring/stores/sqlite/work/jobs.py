@@ -105,7 +105,7 @@ def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) 
             _watch_objectives(connection, put.job, before, now)
         if job.idempotency is not None and put.outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
             connection.execute(
-                "INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at)"
+                "INSERT OR REPLACE INTO idempotency (tenant, key, made, fingerprint, at)"
                 " VALUES (:tenant, :key, :made, :fingerprint, :at)",
                 {
                     "tenant": job.tenant,
@@ -137,7 +137,7 @@ def _answer_repeated_put(connection: apsw.Connection, new: NewJob, now: Instant)
     if new.idempotency is None:
         return None
     found = connection.execute(
-        "SELECT made, fingerprint FROM used_key WHERE tenant = :tenant AND key = :key AND at > :since",
+        "SELECT made, fingerprint FROM idempotency WHERE tenant = :tenant AND key = :key AND at > :since",
         {"tenant": new.tenant, "key": new.idempotency.key, "since": now - KEYS_KEPT},
     ).get
     if found is None:

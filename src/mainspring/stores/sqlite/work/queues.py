@@ -24,11 +24,12 @@ from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures
 _REFRESH_SECONDS = 1.0
 #: Created when the first queue becomes fair: covers the default tenant, which the other index leaves out.
 _INDEX = (
-    "CREATE INDEX IF NOT EXISTS run_turn ON run (queue, lane, rank, id) WHERE state = 'queued' AND tenant = 'default'"
+    "CREATE INDEX IF NOT EXISTS run_turn ON run (queue, claim_group, rank, id)"
+    " WHERE state = 'queued' AND tenant = 'default'"
 )
 _READY = (
     "SELECT r.id, r.tenant, r.rank, {weight} FROM run r INDEXED BY {index}"
-    " WHERE r.state = 'queued' AND r.queue = :queue AND r.lane = :lane {tenant}"
+    " WHERE r.state = 'queued' AND r.queue = :queue AND r.claim_group = :claim_group {tenant}"
     " AND (r.start_by IS NULL OR r.start_by >= :now OR r.attempt > 0) AND (r.deadline IS NULL OR r.deadline > :now)"
     " AND r.tenant NOT IN (SELECT value FROM json_each(:full)) AND (:priority IS NULL OR r.priority = :priority)"
     " AND r.id NOT IN (SELECT value FROM json_each(:seen)) ORDER BY r.rank, r.id LIMIT :most"
@@ -141,7 +142,7 @@ class SqliteQueues(SqliteBase):
         def claim(connection: apsw.Connection, now: Instant) -> tuple[str, set[str]]:
             bounded: set[str] = set()
             found = connection.execute(
-                "SELECT coalesce(lanes, '[0]') FROM session WHERE id = :id AND dead = 0 AND draining = 0"
+                "SELECT coalesce(claim_groups, '[0]') FROM session WHERE id = :id AND live = 1 AND draining = 0"
                 " AND lease_until > :now",
                 {"id": session, "now": now},
             ).get
@@ -261,7 +262,7 @@ class _QueueChoice:
         found = [
             Candidate(RunId(cast("str", run)), cast("str", owner), cast("int", rank), cast("int", weight))
             for label_set in label_sets
-            for run, owner, rank, weight in self._connection.execute(statement, values | {"lane": label_set})
+            for run, owner, rank, weight in self._connection.execute(statement, values | {"claim_group": label_set})
         ]
         return sorted(found, key=lambda candidate: (candidate.rank, candidate.id))[:count]
 

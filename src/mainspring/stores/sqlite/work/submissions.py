@@ -35,7 +35,7 @@ class SqliteSubmissions(SqliteQueues):
         def look(connection: apsw.Connection, now: Instant) -> set[str]:
             found = connection.execute(
                 "SELECT u.key FROM json_each(:keys) AS i"
-                " CROSS JOIN used_key u ON u.tenant = :tenant AND u.key = i.value"
+                " CROSS JOIN idempotency u ON u.tenant = :tenant AND u.key = i.value"
                 " WHERE u.at > :since AND (EXISTS (SELECT 1 FROM run r WHERE r.id = u.made)"
                 " OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = u.made)"
                 " OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.made)"
