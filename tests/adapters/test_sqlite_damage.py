@@ -182,6 +182,21 @@ async def test_damage_is_noticed_and_logged_without_a_request(tmp_path: Path) ->
     assert await find_in_doctor(path, "file in use") == []
 
 
+async def test_the_damage_that_two_stores_of_a_process_notice_is_published_with_its_reason(tmp_path: Path) -> None:
+    """``mainspring up`` opens the file twice. The second store must not empty the notice of the first."""
+    path = tmp_path / "store.db"
+    one, other = await a_store(path, 1), await a_store(path, 1)
+    with capture_logs() as logs:
+        path.unlink()
+        await eventually(lambda: [entry["event"] for entry in logs].count("store damaged") == 2)
+    [finding] = await find_in_doctor(path, "file in use")
+    assert finding.says == f"process {os.getpid()}: {path} was removed while it was in use; restart with a backup"
+    await other.close()
+    assert await find_in_doctor(path, "file in use") == [finding]
+    await one.close()
+    assert await find_in_doctor(path, "file in use") == []
+
+
 async def find_in_doctor(path: Path, check: str) -> list[Finding]:
     examination = await SqliteHealth(path, SystemClock()).examine()
     return [finding for finding in examination.findings if finding.check == check]

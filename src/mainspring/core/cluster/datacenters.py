@@ -29,7 +29,7 @@ class DatacenterKeeper(TickingService):
 
         Joining transmits only a name, so the data center and the version are recorded here.
         """
-        super().__init__("data centres", clock, wakeups.listen([]))
+        super().__init__("data centers", clock, wakeups.listen([]))
         self._store = store
         self._datacenter = datacenter
         self._version = version

@@ -13,6 +13,7 @@ import fcntl
 import os
 import secrets
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from threading import Event, Lock, Thread
 
@@ -218,10 +219,15 @@ def _stamp_of(connection: apsw.Connection) -> int:
 
 
 class DamageNotice:
-    """A file beside the store that says what a running process has lost. Its lock shows that the process lives."""
+    """A file beside the store that says what a running process has lost. Its lock shows that the process lives.
+
+    Each has a file of its own: a process may have several stores on one file, and each notices the loss.
+    """
+
+    _numbers = count()
 
     def __init__(self, path: Path) -> None:
-        self._path = path.parent / f"{path.name}.damaged-{os.getpid()}"
+        self._path = path.parent / f"{path.name}.damaged-{os.getpid()}.{next(self._numbers)}"
         self._descriptor: int | None = None
 
     def publish(self, problem: str) -> None:
@@ -240,7 +246,7 @@ class DamageNotice:
 
 def read_damage_notices(path: Path) -> dict[str, str]:
     """Return what running processes have lost, by process id."""
-    return {name.rpartition("-")[2]: text for name, text, alive in _notices(path) if alive}
+    return {name.rpartition("-")[2].partition(".")[0]: text for name, text, alive in _notices(path) if alive}
 
 
 def remove_old_notices(path: Path) -> None:
