@@ -174,6 +174,14 @@ def test_a_file_that_is_too_large_is_rejected_before_it_is_parsed(text: str, rea
     assert (refused.value.field, refused.value.reason) == ("ical", reason)
 
 
+@pytest.mark.parametrize(
+    "unused", ["CATEGORIES:" + "," * 500_000, "ATTENDEE" + ";X=y" * 100_000 + ":a", "X-A:b\n" * 50_000]
+)
+def test_properties_that_are_not_read_cost_nothing(unused: str) -> None:
+    with at_most_lines(1_000_000):
+        assert holidays(f"DTSTART;VALUE=DATE:20261225\n{unused}") == [("2026-12-25", "", "")]
+
+
 ZONE = """BEGIN:VTIMEZONE
 TZID:{name}
 BEGIN:STANDARD

@@ -28,6 +28,12 @@ _MAX_LENGTH = timedelta(days=200 * 366)
 _MAX_LINES = 200_000
 _MAX_STEPS = 2_000_000
 _FOLD = re.compile(r"\r?\n[ \t]")
+#: The properties that are read. Parsing any other one would cost time and memory for nothing.
+_PROPERTIES = frozenset(
+    ("BEGIN", "END", "DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "RECURRENCE-ID")
+    + ("UID", "STATUS", "SUMMARY")
+)
+_NAME = re.compile(r"\s*([A-Za-z-]{3,13})\s*[:;]")
 
 
 def read_ical(text: str, timezone: str, now: Instant) -> tuple[tuple[Holiday, ...], tuple[Freeze, ...]]:
@@ -211,7 +217,7 @@ def _decode(event: Any, name: str) -> Any:
 
 
 def _unfold(text: str) -> str:
-    """Unfold the text and drop its zone definitions, if it is small enough.
+    """Unfold the text and drop its zone definitions and unused properties, if it is small enough.
 
     The rules of a zone in the file would be evaluated for every converted time, and cached for other files.
     """
@@ -220,15 +226,16 @@ def _unfold(text: str) -> str:
     inside = False
     components = dates = 0
     for line in lines:
-        start = line.lstrip()[:8].upper()
-        if start.startswith("BEGIN"):
+        found = _NAME.match(line)
+        name = "" if found is None else found[1].upper()
+        if name == "BEGIN":
             components += 1
             inside = inside or _names_zone(line)
-        if not inside:
+        if not inside and name in _PROPERTIES:
             kept.append(line.removesuffix("\r"))
-            if start.startswith(("EXDATE", "RDATE")):
+            if name in ("EXDATE", "RDATE"):
                 dates += 1 + line.count(",")
-        elif start.startswith("END") and _names_zone(line):
+        elif name == "END" and _names_zone(line):
             inside = False
     if components > 2 * MOST_ENTRIES:
         raise Invalid("ical", f"has {components} components", f"at most {MOST_ENTRIES} events")
