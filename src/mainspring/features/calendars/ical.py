@@ -30,8 +30,10 @@ _MAX_STEPS = 2_000_000
 _FOLD = re.compile(r"\r?\n[ \t]")
 #: The properties that are read. Parsing any other one would cost time and memory for nothing.
 _PROPERTIES = frozenset(
-    ("BEGIN", "END", "DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "RECURRENCE-ID")
-    + ("UID", "STATUS", "SUMMARY")
+    (
+        *("BEGIN", "END", "DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "RECURRENCE-ID"),
+        *("UID", "STATUS", "SUMMARY"),
+    )
 )
 _NAME = re.compile(r"\s*([A-Za-z-]{3,13})\s*[:;]")
 
