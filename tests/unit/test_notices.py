@@ -14,9 +14,9 @@ from mainspring.core.model.alerts.notices import (
     AlertProblem,
     Notice,
     On,
-    last_line,
     lines_of,
     pagerduty_bodies,
+    shorten_error,
     slack_body,
     text_of,
     title_of,
@@ -72,7 +72,7 @@ def test_a_slack_message_has_the_documented_format_and_escapes_mentions() -> Non
             st.sampled_from(On),
             name=st.text(max_size=300),
             task=st.text(max_size=300),
-            error=st.text(max_size=2_000).map(last_line),
+            error=st.text(max_size=2_000).map(shorten_error),
             count=st.integers(1, 10**9),
             first=st.booleans(),
             job=st.sampled_from(["", "j1"]),
@@ -131,8 +131,8 @@ def test_a_test_message_leaves_no_open_incident() -> None:
         ("x" * 999, "x" * 300),
     ],
 )
-def test_the_last_line_of_an_error_is_shown(error: str, line: str) -> None:
-    assert last_line(error) == line
+def test_an_alert_shows_the_headline_of_an_error(error: str, line: str) -> None:
+    assert shorten_error(error) == line
 
 
 def test_an_alert_is_decoded_as_it_was_encoded() -> None:

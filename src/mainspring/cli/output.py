@@ -166,11 +166,6 @@ def format_elapsed(start: str | None, end: str | None) -> str:
     return format_span(max(parse_instant(end) - parse_instant(start), 0))
 
 
-def get_last_line(text: str | None) -> str:
-    """Return the last line of a traceback: the error."""
-    return next(iter((text or "").strip().splitlines()[-1:]), "")
-
-
 def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 

@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mainspring.cli.client.target import Client, command, decode_answer
-from mainspring.cli.output import Output, build_table, format_span, get_last_line, make_console, shorten
+from mainspring.cli.output import Output, build_table, format_span, make_console, shorten
 from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
+from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.features.events.commands import EventLine
@@ -197,7 +198,7 @@ def compute_task_rates(runs: list[_Run]) -> list[TaskRates]:
                 failed=len(failed),
                 took_ms_mean=round(sum(spent) / len(spent) / MILLISECOND, 1) if spent else 0.0,
                 took_ms_max=round(max(spent) / MILLISECOND, 1) if spent else 0.0,
-                last_error=(get_last_line(failed[0].error_message) or failed[0].reason) if failed else "",
+                last_error=(find_headline(failed[0].error_message or "") or failed[0].reason) if failed else "",
             )
         )
     return sorted(found, key=lambda item: (-item.failed / item.runs, -item.took_ms_mean, item.task))

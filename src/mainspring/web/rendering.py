@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from msgspec import UnsetType
 
-from mainspring.core.model.base.fingerprint import last_line
+from mainspring.core.model.base.headline import find_headline
 from mainspring.web import formatting as words
 from mainspring.web.charts import read_legend
 from mainspring.web.navigation import ON_A_PHONE, SECTIONS
@@ -38,7 +38,7 @@ def environment() -> Environment:
         duration=words.duration,
         pretty=pretty,
         editable=_editable,
-        last_line=last_line,
+        headline=find_headline,
         moments=moments,
         legend=read_legend,
         query=_query,

@@ -3,7 +3,8 @@
 import msgspec
 
 from mainspring.cli.client.target import Raw
-from mainspring.cli.output import Output, format_elapsed, format_span, format_status, get_last_line
+from mainspring.cli.output import Output, format_elapsed, format_span, format_status
+from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import parse_instant
 from mainspring.core.model.runs.reserved import FAN_OUT
 
@@ -63,7 +64,7 @@ class RunDetails(msgspec.Struct, rename="camel"):
         """One line on why the run does not progress, or did not succeed."""
         if self.status in ("succeeded", "running", "queued", "scheduled"):
             return ""
-        return get_last_line(self.error_message) or self.reason
+        return find_headline(self.error_message or "") or self.reason
 
 
 def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:

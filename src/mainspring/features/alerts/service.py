@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from mainspring.core.model.alerts.notices import QUEUE, Message, Notice, On, last_line
+from mainspring.core.model.alerts.notices import QUEUE, Message, Notice, On, shorten_error
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.fingerprint import compute_fingerprint
@@ -330,7 +330,7 @@ def _build_trouble(fields: _EventFields, job: Job | None, run: RunView | None, a
         stage, error = On.FAILED, attempt_error
     # The fingerprint ignores the stage: a failed attempt and the run that fails for good have the same one.
     return msgspec.structs.replace(
-        base, stage=stage, fingerprint=compute_fingerprint("", error), error=last_line(error)
+        base, stage=stage, fingerprint=compute_fingerprint("", error), error=shorten_error(error)
     )
 
 

@@ -28,9 +28,10 @@ from mainspring.cli.fields import (
     Yes,
     read_payload,
 )
-from mainspring.cli.output import Output, format_elapsed, format_status, get_last_line, print_details
+from mainspring.cli.output import Output, format_elapsed, format_status, print_details
 from mainspring.cli.tables.runs import Attempt, RunDetails, show_runs
 from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.runs.run import Outcome
 
 group = typer.Typer(name="runs", help="List, inspect, cancel and retry runs.", no_args_is_help=True)
@@ -330,7 +331,7 @@ def _show_details(out: Output, run: RunDetails) -> None:
                     attempt.outcome,
                     out.time(attempt.start_time),
                     format_elapsed(attempt.start_time, attempt.end_time),
-                    get_last_line(attempt.error_message) or attempt.reason,
+                    find_headline(attempt.error_message or "") or attempt.reason,
                 )
                 for attempt in _merge_polls(run.attempts)
             ],

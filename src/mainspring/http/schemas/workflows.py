@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Meta, UnsetType
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.fingerprint import last_line
+from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.ids import RunId, is_id
 from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.runs.view import RunView
@@ -60,7 +60,7 @@ class NodeOut(Wire):
     when: str | None = None
     reason: str = ""
     error: str | None = None
-    """The last line of the error of its newest attempt; the run has the whole error."""
+    """The line that names the error of its newest attempt; the run has the whole error."""
     start_time: str | None = None
     end_time: str | None = None
     replay_of: str | None = None
@@ -160,7 +160,7 @@ def render_node(name: str, run: RunView) -> NodeOut:
         after=() if run.about is None else run.about.after,
         when=None if run.rule is None else run.rule.value,
         reason=run.reason,
-        error=last_line(run.error) if run.error else None,
+        error=find_headline(run.error) if run.error else None,
         start_time=format_time(run.started_at),
         end_time=format_time(run.finished_at),
         replay_of=run.replay_of,

@@ -3,11 +3,12 @@
 Each problem is one line of text. Control characters are replaced and long errors are cut: no job can inject text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
 
+from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import Instant, isoformat
 
 #: Alerts are runs in this queue. Their own failures raise no alerts, which would create alerts without end.
@@ -235,10 +236,9 @@ def _resolve(key: str, problem: str) -> dict[str, object]:
     return {"routing_key": key, "event_action": "resolve", "dedup_key": problem}
 
 
-def last_line(error: str) -> str:
-    """Return the last line of a traceback, which names the error."""
-    lines: Sequence[str] = [line.strip() for line in error.splitlines() if line.strip()]
-    return _plain(lines[-1])[:_LONGEST_ERROR] if lines else ""
+def shorten_error(error: str) -> str:
+    """Return the headline of an error as printable text that fits into a message."""
+    return _plain(find_headline(error))[:_LONGEST_ERROR]
 
 
 def _plain(text: str) -> str:

@@ -3,7 +3,8 @@
 import hashlib
 import re
 
-_LONGEST = 1_000
+from mainspring.core.model.base.headline import find_headline
+
 #: Ids, addresses, numbers and quoted text vary between runs.
 _VARYING = re.compile(r"""'[^']*'|"[^"]*"|\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{8,}\b|[0-9]+""")
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
@@ -16,16 +17,11 @@ def compute_fingerprint(reason: str, error: str) -> str:
 
 
 def kind_of(error: str) -> str:
-    """Return the last nonempty line, where a traceback names its exception, without the varying parts."""
-    return _VARYING.sub("…", last_line(error))
+    """Return the headline without the parts that vary."""
+    return _VARYING.sub("…", find_headline(error))
 
 
 def exception_of(error: str) -> str:
     """Return the name of the exception without its message; empty: there is none."""
-    found = _EXCEPTION.match(last_line(error))
+    found = _EXCEPTION.match(find_headline(error))
     return "" if found is None else found[1]
-
-
-def last_line(error: str) -> str:
-    lines = [line.strip() for line in error[-_LONGEST:].splitlines()]
-    return next((line for line in reversed(lines) if line), "")

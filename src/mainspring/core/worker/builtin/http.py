@@ -151,7 +151,7 @@ async def send(call: HttpCall, request: OutgoingRequest, egress: Egress, tenant:
 def read_status_error(call: HttpCall, answer: Answer, tenant: str = "") -> ReportedError:
     """Return the failure for an unexpected status, either final or to be retried.
 
-    Its text is the start of the body, with the status as the last line, by which failures are grouped.
+    Its text is the start of the body, with the status as the last line, which is the headline.
     """
     again = call.retries(answer.status)
     line = _line(call, answer)

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import SECOND, Micros, format_duration
 from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import Outcome, RunState
@@ -33,7 +34,7 @@ class Tracebacks(StrEnum):
     """How much of a failed attempt's traceback is logged."""
 
     FULL = "full"
-    #: The last line: the exception and its message.
+    #: The headline: the exception and the first line of its message.
     SHORT = "short"
 
 
@@ -76,9 +77,9 @@ class AttemptLog:
     def _log_failure(self, attempt: Attempt, completion: Completion) -> None:
         values = _describe(attempt)
         error = completion.error or completion.reason
-        last_line = error.rstrip().rpartition("\n")[2]
-        values["error"] = last_line
-        if self._tracebacks is Tracebacks.FULL and last_line != error:
+        headline = find_headline(error)
+        values["error"] = headline
+        if self._tracebacks is Tracebacks.FULL and headline != error:
             values["traceback"] = error
         if completion.state is RunState.FAILED:
             if completion.reason and completion.reason != completion.outcome.value:

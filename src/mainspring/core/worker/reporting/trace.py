@@ -35,7 +35,7 @@ def describe(error: BaseException) -> str:
 def _describe(error: BaseException) -> str:
     try:
         if isinstance(error, ReportedError):
-            # Failures are grouped by the last line; printed output precedes it.
+            # The last line is the headline; printed output precedes it.
             before, _, last = str(error).rpartition("\n")
             return f"{before}\n{type(error).__name__}: {last}".lstrip("\n")
         theirs = _without_ours(error.__traceback__)

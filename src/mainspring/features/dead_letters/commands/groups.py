@@ -12,10 +12,11 @@ import typer
 from mainspring.cli import exits
 from mainspring.cli.client.target import Client, command, decode_answer
 from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, read_payload
-from mainspring.cli.output import Output, confirm, get_last_line
+from mainspring.cli.output import Output, confirm
 from mainspring.cli.tables.runs import RunDetails as Run
 from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import SECOND, parse_duration, parse_instant
 from mainspring.features.dead_letters.commands.replays import Replay, start_replay
 from mainspring.features.dead_letters.commands.replays import list_replays as show_replays
@@ -120,7 +121,7 @@ async def list_dead(
                     f"{sum(item.trend[-1:]):,}",
                     f"{sum(item.trend):,}",
                     out.time(item.last_seen),
-                    get_last_line(item.error_message) or item.reason,
+                    find_headline(item.error_message or "") or item.reason,
                 )
                 for item in groups
             ],
