@@ -224,6 +224,9 @@ async def test_a_job_is_paused_resumed_changed_and_restored(client: httpx2.Async
 
 async def test_a_body_of_the_wrong_type_encoding_or_size_is_rejected(client: httpx2.AsyncClient) -> None:
     assert (await client.post("/v1/jobs", content=b"{")).status_code == 415
+    form = await client.post("/v1/jobs", data={"task": "t"})
+    assert form.status_code == 415
+    assert "`Content-Type: application/json`" in form.json()["hint"], "what curl --data sends"
     headers = {"content-type": "application/json"}
     assert (await client.post("/v1/jobs", content=b"{", headers=headers)).status_code == 400
     zipped = await client.post("/v1/jobs", content=b"x", headers=headers | {"content-encoding": "gzip"})

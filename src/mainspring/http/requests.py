@@ -98,13 +98,18 @@ async def read_body(request: Request, operation: Operation, reservation: BodyRes
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise RequestError(
-            415, "Unsupported media type", f"bodies in {encoding[:20]} are not read", hint="send it as it is"
+            415, "Unsupported media type", f"bodies in {encoding[:20]} are not read", hint="send it uncompressed"
         )
     body = await _read_chunks(request, operation, reservation)
     if body and operation.method in ("POST", "PUT", "PATCH"):
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise RequestError(415, "Unsupported media type", f"a body of type {kind[:40]!r}", hint="application/json")
+            raise RequestError(
+                415,
+                "Unsupported media type",
+                f"the body has the type {kind[:40]!r}" if kind else "the body has no type",
+                hint="send the header `Content-Type: application/json`; with curl: --json instead of --data",
+            )
     return body
 
 
