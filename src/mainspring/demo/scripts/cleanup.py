@@ -20,7 +20,7 @@ def main() -> int:
     files = [path for path in given.folder.iterdir() if path.is_file() and not path.is_symlink()]
     old = 0
     for number, path in enumerate(files, 1):
-        if number % (len(files) // 10 + 1) == 0:
+        if number % (len(files) // 10 + 1) == 0 or number == len(files):
             # This line is not logged: it sets the progress of the run.
             print(f"::progress {number}/{len(files)}", flush=True)
         try:
