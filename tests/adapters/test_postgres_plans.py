@@ -90,6 +90,7 @@ HOT = {
     "running_by_tenant": ("run_held", {"tenants": "int[] '{1}'"}),
     "running_in_queue": ("run_held", {"queue": "int 1"}),
     "active_claim_groups": ("run_ready", {"queue": "int 1"}),
+    "queue_fronts": ("run_ready", {"limit": "int 100"}),
     "move_to_claim_groups": (
         "run_ready",
         {

@@ -174,6 +174,7 @@ async def test_a_run_without_a_handler_is_released_uncharged_and_logged_once() -
     async with a_worker() as bench:
         with capture_logs() as logs:
             runs = await bench.submit(*[a_run(task="unknown") for _ in range(3)])
+            await bench.submit(a_run(task="greeet"))
             await bench.clock.sleep(100 * MILLISECOND)
         for run in runs:
             view = await bench.run(run)
@@ -181,6 +182,8 @@ async def test_a_run_without_a_handler_is_released_uncharged_and_logged_once() -
             (attempt,) = await bench.memory.attempts(run)
             assert attempt.outcome is Outcome.RELEASED
             assert "no handler for task 'unknown'" in attempt.reason
+        hints = {entry["task"]: entry["hint"] for entry in logs if "hint" in entry}
+        assert hints == {"unknown": "it waits until one does", "greeet": "did you mean 'greet'?"}
         assert len([entry for entry in logs if entry.get("task") == "unknown"]) == 1
 
 

@@ -381,6 +381,9 @@ class FaultyStore:
     async def sample_load(self) -> Instant:
         return await self.ask("sample_load")
 
+    async def queue_fronts(self, limit: int) -> list[RunId]:
+        return await self.ask("queue_fronts", limit)
+
     async def now(self) -> Instant:
         return await self.ask("now")
 

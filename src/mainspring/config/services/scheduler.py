@@ -24,6 +24,7 @@ from mainspring.core.maintenance.health_guard import HealthGuard
 from mainspring.core.maintenance.housekeeper import Housekeeper
 from mainspring.core.maintenance.load_sampler import LoadSampler
 from mainspring.core.maintenance.reaper import Reaper
+from mainspring.core.maintenance.unserved_runs import UnservedRuns
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.coordination import STORE, read_coordination
 from mainspring.core.model.events.webhooks import read_webhooks
@@ -117,6 +118,7 @@ class SchedulerServices:
             Reaper(store, runtime.wakeups, runtime.clock, runtime.random, runtime.metrics),
             Housekeeper(store, runtime.wakeups, runtime.clock, runtime.metrics),
             LoadSampler(store, runtime.wakeups, runtime.clock, keeper.owned),
+            UnservedRuns(store, runtime.wakeups, runtime.clock, keeper.owned),
             SloKeeper(store, runtime.wakeups, runtime.clock, runtime.metrics),
             DatacenterKeeper(
                 store,

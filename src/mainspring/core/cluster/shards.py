@@ -126,7 +126,7 @@ class ShardKeeper(TickingService):
         except (StoreUnavailable, Fenced) as error:
             self.log.info("left without deregistering, lease expires", member=member, error=str(error))
         else:
-            self.log.info("left", member=member)
+            self.log.debug("left", member=member)
         self._wakeups.notify([SHARDS])
 
     async def _keep(self) -> None:

@@ -63,8 +63,8 @@ class Jobs:
 
         ``along``: called with the runs that were cancelled, to cancel what belongs to them. ``places``: the number of
         placement groups of a sharded store; 0: a single server. ``apart``: only runs with the same result share a
-        commit, so that an unavailable server does not block runs of others. ``figures``: the metrics. ``tracing``:
-        records spans.
+        commit, so that an unavailable server does not block runs of others. ``metrics``: counts what happens.
+        ``tracing``: records spans.
         """
         self._store = store
         self._along = along

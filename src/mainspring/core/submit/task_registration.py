@@ -49,5 +49,5 @@ class TaskRegistration(TickingService):
             changed = await self._store.register_tasks(self._entries, self._worker)
             self._done = True
             if changed:
-                self.log.info("tasks registered", tasks=len(self._entries), changed=changed)
+                self.log.debug("tasks registered", tasks=len(self._entries), changed=changed)
         return DAY

@@ -40,7 +40,7 @@ class Claimer(TickingService):
         brokers: Mapping[str, GuardedBroker] | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """``brokers``: the brokers that hint at runs, by queue. ``figures``: the metrics."""
+        """``brokers``: the brokers that hint at runs, by queue. ``metrics``: counts what happens."""
         super().__init__("claimer", clock, wakeup)
         #: The session to claim for; None while there is none.
         self.holding: Holding | None = None

@@ -4,6 +4,7 @@ from structlog.typing import FilteringBoundLogger
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE, Micros
+from mainspring.core.model.runs.obstacles import suggest_task
 from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY
 from mainspring.core.ports.clock import Clock
 from mainspring.core.worker.attempt import Attempt
@@ -80,7 +81,12 @@ class AttemptStarter:
             if len(self._unknown) > 1_000:
                 self._unknown.clear()
             self._unknown[task] = _UnknownTask(now + MINUTE)
-            self._log.warning("no handler for task, run released", task=task)
+            self._log.warning(
+                "no handler for task, run released",
+                task=task,
+                run=attempt.held.id,
+                hint=suggest_task(task, self.handlers),
+            )
         else:
             if len(unknown.runs) < _MOST_COUNTED:
                 unknown.runs.add(attempt.held.id)

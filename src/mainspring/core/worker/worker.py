@@ -99,7 +99,7 @@ class Worker:
 
         ``source``: where child processes find the handlers, as ``module:attribute``; without it sync tasks run on plain
         threads. ``open_workforce``: opens a store for the heartbeat's thread; without it heartbeats are sent from the
-        worker's event loop. ``brokers``: the brokers that hint at runs, by queue. ``figures``: the metrics.
+        worker's event loop. ``brokers``: the brokers that hint at runs, by queue. ``metrics``: counts what happens.
         ``tracing``: records spans. ``attempt_log``: logs failed attempts, or all of them.
         """
         self.settings = settings = settings if settings is not None else WorkerSettings()

@@ -57,7 +57,7 @@ class DeadLetterService(TickingService):
             self._watched_at = self.clock.monotonic()
             growing = await self._store.watch_dead_letters()
             if growing:
-                self.log.warning("dead letters growing", groups=growing)
+                self.log.debug("dead letter groups growing", groups=growing)
         open_replays = await self._store.open_replays()
         if open_replays:
             await self._quotas.refresh()

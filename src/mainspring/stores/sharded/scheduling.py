@@ -7,7 +7,7 @@ others. This is for callers that drive a store by hand.
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.placement import places_of
 from mainspring.core.model.runs.run import HeldRun
@@ -119,6 +119,10 @@ class ShardedSchedulerMixin(ShardedMixin):
 
     async def sample_load(self) -> Instant:
         return min((await self._servers.those_there(PostgresStore.sample_load)).values())
+
+    async def queue_fronts(self, limit: int) -> list[RunId]:
+        parts = await self._servers.those_there(lambda store: store.queue_fronts(limit))
+        return [run for part in parts.values() for run in part][:limit]
 
     async def prune(self, retention: Retention, limit: int) -> int:
         return sum((await self._servers.those_there(lambda store: store.prune(retention, limit))).values())

@@ -87,7 +87,8 @@ class Obstacles:
         # If no worker serves the queue, check all live workers, so that further obstacles are reported as well.
         found += _find_missing_datacenters(serving or able, queue if serving else "", requires, datacenters)
         if not any(_knows(worker, task) for worker in able):
-            return [*found, f"no live worker knows task {task!r}; {_suggest_task(task, able)}"]
+            known = (name for worker in able for name in worker.tasks)
+            return [*found, f"no live worker knows task {task!r}; {suggest_task(task, known)}"]
         if not serving:
             return found
         if not any(_knows(worker, task) for worker in serving):
@@ -130,8 +131,9 @@ def _suggest_queue(queue: str, able: Collection[LiveWorker]) -> str:
     return f"start one with --queue {queue} (served queues: {_list(served)})"
 
 
-def _suggest_task(task: str, able: Collection[LiveWorker]) -> str:
-    close = get_close_matches(task, sorted({name for worker in able for name in worker.tasks}), n=1, cutoff=0.8)
+def suggest_task(task: str, known: Iterable[str]) -> str:
+    """Say what becomes of a run whose task is not among the known ones."""
+    close = get_close_matches(task, sorted(set(known)), n=1, cutoff=0.8)
     return f"did you mean {close[0]!r}?" if close else "it waits until one does"
 
 

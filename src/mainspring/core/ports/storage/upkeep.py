@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, Instant, Micros
 from mainspring.core.model.runs.run import HeldRun, RunState
 
@@ -108,6 +109,13 @@ class Upkeep(Protocol):
         """Record the current load under this minute: runs waiting and running, and their ages. Kept for ``LOADS_KEPT``.
 
         Returns the time of the sample. A second call within the same minute changes nothing.
+        """
+        ...
+
+    async def queue_fronts(self, limit: int) -> list[RunId]:
+        """Return the first queued run of each queue and label set, at most ``limit`` of them.
+
+        Cheap however many runs are queued. Runs for one session alone (``target``) are left out.
         """
         ...
 

@@ -137,6 +137,11 @@ class MemoryMaintenance:
             tables.unattempted.clear()
             return ended
 
+    async def queue_fronts(self, limit: int) -> list[RunId]:
+        groups = (index for label_sets in self._tables.ready.values() for index in label_sets.values() if index)
+        fronts = (RunId(index.entries[0][1]) for index in groups)
+        return [run for run in fronts if self._tables.runs[run].target is None][:limit]
+
     async def sample_load(self) -> Instant:
         tables = self._tables
         with tables.transaction() as now:

@@ -49,6 +49,18 @@ WITH RECURSIVE claim_groups AS (
 )
 SELECT l.claim_group, n.name FROM claim_groups l LEFT JOIN mainspring.name n ON n.id = l.claim_group AND n.kind = :CLAIM_GROUP_NAME WHERE l.claim_group IS NOT NULL
 
+-- name: queue_fronts
+-- Steps from one queue and claim group to the next, however many runs each has. A run with a target has a negative claim group.
+WITH RECURSIVE front AS (
+    (SELECT id, queue, claim_group FROM mainspring.run WHERE state = :QUEUED ORDER BY queue, claim_group, rank, id LIMIT 1)
+    UNION ALL
+    SELECT n.id, n.queue, n.claim_group FROM front f CROSS JOIN LATERAL (
+        SELECT r.id, r.queue, r.claim_group FROM mainspring.run r
+        WHERE r.state = :QUEUED AND (r.queue, r.claim_group) > (f.queue, f.claim_group) ORDER BY r.queue, r.claim_group, r.rank, r.id LIMIT 1
+    ) AS n
+)
+SELECT id FROM front WHERE claim_group >= 0 LIMIT :limit
+
 -- name: name_claim_groups
 -- Adds the claim groups of stray runs. `claim_groups`: where the runs are; `bases`: their label sets; `fair`, `pooled`: whether tenants
 -- and priorities have groups of their own.

@@ -7,6 +7,7 @@ import time
 
 import asyncpg
 
+from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT
 from mainspring.core.ports.storage.upkeep import UnattemptedRuns
@@ -55,6 +56,9 @@ class MaintenanceMixin(ReadMixin):
     async def sample_load(self) -> Instant:
         [row] = await self._db.fetch("sample_load", kept=LOADS_KEPT, limit=LOADS_AT_ONCE)
         return int(row["now"])
+
+    async def queue_fronts(self, limit: int) -> list[RunId]:
+        return [RunId(row["id"]) for row in await self._db.fetch("queue_fronts", limit=limit)]
 
     async def _forget(self, connection: Connection) -> None:
         if not await self._is_mine(connection):

@@ -1,6 +1,7 @@
 """SQLite: the reaper's work, and pruning."""
 
 from mainspring.core.model.base.fingerprint import compute_fingerprint
+from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import USAGE_KEPT
@@ -8,7 +9,7 @@ from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIM
 from mainspring.core.ports.storage.outbox import EVENTS_KEPT
 from mainspring.core.ports.storage.upkeep import Retention, UnattemptedRuns
 from mainspring.core.store import KEYS_KEPT
-from mainspring.stores.sqlite.rows.answers import decode_sweep, decode_tidy
+from mainspring.stores.sqlite.rows.answers import decode_strings, decode_sweep, decode_tidy
 from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.work.workforce import SqliteWorkers
 
@@ -57,6 +58,9 @@ class SqliteMaintenance(SqliteWorkers):
         counts = await self._reader.read("load_now", now=now, at=at, most=LOADS_AT_ONCE)
         await self._writer.call("sample_load", f"[{at},{counts},{now - LOADS_KEPT}]")
         return now
+
+    async def queue_fronts(self, limit: int) -> list[RunId]:
+        return [RunId(run) for run in decode_strings(await self._reader.read("queue_fronts", limit=limit))]
 
     async def prune(self, retention: Retention, limit: int) -> int:
         now = self._time.now()
