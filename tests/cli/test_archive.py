@@ -143,10 +143,10 @@ def test_a_tenant_has_a_retention_class(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MAINSPRING_STORE", "tenants.db")
     assert run("migrate").exit_code == 0
-    assert run("tenants", "set", "default", "--retention", "audit").exit_code == 0
+    assert run("tenants", "update", "default", "--retention", "audit").exit_code == 0
     [tenant] = json.loads(run("tenants", "list", "--json").stdout)["items"]
     assert (tenant["name"], tenant["retention"]) == ("default", "audit")
-    wrong = run("tenants", "set", "default", "--retention", "centuries")
+    wrong = run("tenants", "create", "other", "--retention", "centuries")
     assert wrong.exit_code != 0
     assert "standard, short, long, audit" in str(wrong.exception)
     made = run("jobs", "submit", "pay", "--retention", "long", "--json")

@@ -89,7 +89,7 @@ def test_usage_refuses_an_invalid_day(store: Store) -> None:
 
 
 def test_a_budget_is_set_listed_and_deleted(store: Store) -> None:
-    result = store.run("budgets", "set", "tokens", "--unit", "tokens", "--limit", "1000", "--then", "lower")
+    result = store.run("budgets", "create", "tokens", "--unit", "tokens", "--limit", "1000", "--then", "lower")
     assert result.out == "budget tokens: 0 of 1,000 tokens a month\n" or result.out.startswith(
         "budget tokens: 1,200 of"
     )
@@ -106,7 +106,7 @@ def test_a_budget_is_set_listed_and_deleted(store: Store) -> None:
 
 
 def test_an_invalid_budget_is_refused(store: Store) -> None:
-    result = store.call("budgets", "set", "b", "--unit", "wall", "--limit", "1", "--task", "ask", "--then", "pause")
+    result = store.call("budgets", "create", "b", "--unit", "wall", "--limit", "1", "--task", "ask", "--then", "pause")
     assert (result.code, result.out) == (2, "")
     assert result.err
 

@@ -35,9 +35,9 @@ def test_the_guide_to_dead_letters_works(tmp_path: Path) -> None:
         works = site.run("dead-letters", "replay", "--task", "send", "--canary", "2", "--pace", "100/s", *fix, *where)
         assert works.out.rstrip().endswith("is done: 5 replayed")
         wait_until(lambda: not site.run("dead-letters", "list", "--json", *where).json["items"])
-        newest, oldest = site.run("dead-letters", "replays", "--json", *where).json["items"]
+        newest, oldest = site.run("replays", "list", "--json", *where).json["items"]
         assert (newest["state"], oldest["state"]) == ("done", "stopped")
-        over = site.call("dead-letters", "stop", newest["replayId"], *where)
+        over = site.call("replays", "cancel", newest["replayId"], *where)
         assert (over.code, "the replay is done" in over.err) == (1, True)
         both = site.call("dead-letters", "replay", "3f2a90c14b7e", "--canary", "2", *where)
         assert (both.code, "--canary" in both.err) == (2, True)

@@ -303,7 +303,7 @@ def test_commands_on_the_store_ignore_the_url_and_use_the_profile(
     assert (code, "there is no store mainspring.db" in line) == (6, True)
     assert not (tmp_path / "mainspring.db").exists()
     run_command(tmp_path, "migrate", "--store", str(elsewhere))
-    call(capsys, monkeypatch, "profiles", "set", "away", "--store", str(elsewhere))
+    call(capsys, monkeypatch, "profiles", "create", "away", "--store", str(elsewhere))
     call(capsys, monkeypatch, "profiles", "use", "away")
     assert call(capsys, monkeypatch, "forecast", "--json")[0] in (None, 0)
     assert call(capsys, monkeypatch, "doctor", "--profile", "away")[0] in (None, 0, 1)

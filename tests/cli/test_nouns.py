@@ -31,7 +31,7 @@ LAST_MONTH = ("--since", "2026-09-01T00:00:00Z", "--until", "2026-10-01T00:00:00
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_site(tmp_path_factory.mktemp("site")) as made:
         key = made.run("keys", "create", "--role", "admin", "--all-tenants", "--store", made.store)
-        made.run("profiles", "set", "prod", "--url", made.url, "--key-stdin", stdin=key.out)
+        made.run("profiles", "create", "prod", "--url", made.url, "--key-stdin", stdin=key.out)
         yield made
 
 
@@ -187,13 +187,13 @@ def test_schedulers_list_has_the_live_schedulers(here: Here) -> None:
 def test_datacenters_list_has_each_data_center(here: Here) -> None:
     names = [place["name"] for place in here.json("datacenters", "list")["items"]]
     assert here.run("datacenters", "list", "--quiet").out.splitlines() == names
-    assert here.run("datacenters", "list").out.startswith("DATACENTER ")
+    assert "data centers" in here.run("datacenters", "list").err
 
 
 @pytest.mark.parametrize("noun", ["task", "workflow", "calendar"])
 def test_show_names_an_object_that_is_not_there(here: Here, noun: str) -> None:
     refused = here.call(f"{noun}s", "show", "nowhere")
-    assert (refused.code, refused.err) == (4, f"mainspring: there is no {noun} 'nowhere', or it is not yours\n")
+    assert (refused.code, refused.err.startswith(f"mainspring: there is no {noun} 'nowhere'")) == (4, True)
     if noun == "calendar":
         assert here.call("calendars", "show", "nowhere", "--versions").err.startswith(
             "mainspring: there is no calendar 'nowhere'"
@@ -378,7 +378,7 @@ def test_an_invalid_pace_is_refused(here: Here, pace: str) -> None:
 
 
 def test_discard_keeps_the_dead_letters_of_other_tenants(here: Here) -> None:
-    here.run("tenants", "set", "acme")
+    here.call("tenants", "create", "acme")
     theirs = here.call(
         "jobs", "submit", "broken", "--arg", "number=1", "--retries", "0", "--wait", "--quiet", "--tenant", "acme"
     ).out.strip()
@@ -398,7 +398,7 @@ def test_queues_are_paused_and_resumed(here: Here) -> None:
     assert (queue["paused"], queue["pauseReason"]) == (True, "rest")
     assert "paused: rest" in here.run("queues", "list").out
     assert here.json("queues", "resume", "default") == {"name": "default", "paused": False}
-    here.run("tenants", "set", "acme")
+    here.call("tenants", "create", "acme")
     both = here.json("queues", "pause", "a", "b", "--tenant", "acme")
     assert [item["name"] for item in both["items"]] == ["a", "b"]
     here.run("queues", "resume", "a", "b", "--tenant", "acme")
@@ -522,17 +522,17 @@ def test_creating_a_key_over_the_api_needs_a_tenant(site: Site) -> None:
     assert (result.code, "--tenant: is missing" in result.err) == (2, True)
 
 
-def test_profiles_are_set_used_listed_and_removed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_are_created_used_listed_and_deleted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     file = site.folder / "config" / "mainspring" / "profiles.toml"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     secret = file.read_text().partition('key = "')[2].partition('"')[0]
     assert secret.startswith("ms_")
     (site.folder / "a.key").write_text(secret)
     site.run(
-        "profiles", "set", "filed", "--url", site.url, "--key-file", str(site.folder / "a.key"), "--tenant", "acme"
+        "profiles", "create", "filed", "--url", site.url, "--key-file", str(site.folder / "a.key"), "--tenant", "acme"
     )
-    site.run("profiles", "set", "here", "--store", site.store)
-    site.run("tenants", "set", "acme", "--store", site.store)
+    site.run("profiles", "create", "here", "--store", site.store)
+    site.call("tenants", "create", "acme", "--store", site.store)
     site.run("profiles", "use", "filed")
     listed = site.run("profiles", "list").out
     assert "*  filed" in listed
@@ -551,7 +551,7 @@ def test_profiles_are_set_used_listed_and_removed(site: Site, monkeypatch: pytes
     assert "others can read it: chmod 600" in site.run("jobs", "list", "--profile", "here").err
     file.chmod(0o600)
     site.run("profiles", "use")
-    site.run("profiles", "remove", "filed")
+    site.run("profiles", "delete", "filed")
     gone = site.call("jobs", "list", "--profile", "filed")
     assert (gone.code, "there is no profile 'filed'" in gone.err) == (4, True)
 
@@ -559,10 +559,10 @@ def test_profiles_are_set_used_listed_and_removed(site: Site, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["profiles", "set", "x"], "has to have either url or store"),
-        (["profiles", "set", "x", "--url", "ftp://x"], "is not the address of an API"),
-        (["profiles", "set", "x", "--store", "a", "--key-file", "b"], "which a store does not ask for"),
-        (["profiles", "set", "x", "--url", "http://x", "--key-stdin"], "there is no key on stdin"),
+        (["profiles", "create", "x"], "has to have either url or store"),
+        (["profiles", "create", "x", "--url", "ftp://x"], "is not the address of an API"),
+        (["profiles", "create", "x", "--store", "a", "--key-file", "b"], "which a store does not ask for"),
+        (["profiles", "create", "x", "--url", "http://x", "--key-stdin"], "there is no key on stdin"),
         (["jobs", "list", "--url", "http://x", "--store", "y"], "--url: contradicts --store"),
         (["jobs", "list", "--url", "x"], "is not the address of an API"),
     ],
@@ -625,7 +625,9 @@ def test_an_ambiguous_part_of_an_id_is_refused(here: Here) -> None:
     )
     result = here.call("runs", "show", common)
     assert (result.code, "is part of" in result.err) == (2, True)
-    assert here.run("runs", "show", f"…{ids[0][-10:]}", "--quiet").out.strip() == ids[0]
+    # The error lists what is meant: which of them share the first digits depends on when they were created.
+    assert all(f"{one} (send " in result.err for one in ids if one.startswith(common))
+    assert here.run("runs", "show", ids[0][-12:], "--quiet").out.strip() == ids[0]
 
 
 def test_a_narrow_table_shows_the_end_of_each_id(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -633,7 +635,7 @@ def test_a_narrow_table_shows_the_end_of_each_id(here: Here, monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", "80")
     lines = here.run("runs", "list", "--task", "broken", "--limit", "2").out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[1:]] == [f"…{newer[-10:]}", f"…{older[-10:]}"]
+    assert [line.split()[0] for line in lines[1:]] == [newer[-12:], older[-12:]]
 
 
 def test_help_imports_no_web_framework() -> None:
@@ -717,7 +719,7 @@ def test_a_closed_output_pipe_prints_no_error(site: Site, count: int) -> None:
 
 def test_a_calendar_moves_a_tick_and_its_preview_ends(here: Here) -> None:
     name = f"moved-{here.where[0][2:]}"
-    here.run("calendars", "set", name, "--freeze", "2030-01-01T00:00:00Z/2030-01-01T01:00:00Z=move")
+    here.run("calendars", "create", name, "--freeze", "2030-01-01T00:00:00Z/2030-01-01T01:00:00Z=move")
     result = here.run("calendars", "preview", name, "--from", "2029-12-01T00:00:00Z", "-n", "3")
     assert len(result.out.splitlines()) == 2
     assert "no more within a year of the start" in result.err

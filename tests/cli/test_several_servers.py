@@ -83,7 +83,7 @@ def test_the_guide_to_sharded_stores_works(store: str, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    shown = json.loads(run("store", "servers", "--json"))
+    shown = json.loads(run("store", "show", "--json"))
     assert [(server["number"], len(server["placementGroups"]), server["away"]) for server in shown] == [
         (0, 16, False),
         (1, 16, False),

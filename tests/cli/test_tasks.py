@@ -11,7 +11,7 @@ from tests.support.command_line import CommandResult, Site, running_site
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_site(tmp_path_factory.mktemp("site")) as made:
         key = made.run("keys", "create", "--role", "admin", "--all-tenants", "--store", made.store)
-        made.run("profiles", "set", "prod", "--url", made.url, "--key-stdin", stdin=key.out)
+        made.run("profiles", "create", "prod", "--url", made.url, "--key-stdin", stdin=key.out)
         yield made
 
 

@@ -124,7 +124,7 @@ all = "on=dead to=desk"
 
         # A message that its channel rejects is a dead letter, which sends no alert.
         receiver.answers = [400]
-        test = ("notify", "test", "ops", "--url", f"http://127.0.0.1:{port}")
+        test = ("alerts", "test", "ops", "--url", f"http://127.0.0.1:{port}")
         assert await until_ended(processes.start(*test), processes) == 1, processes.logs()
         assert await until_ended(processes.start(*test), processes) == 0, processes.logs()
         assert "This is a test" in receiver.at("/services/T/B/x")[2]["text"]

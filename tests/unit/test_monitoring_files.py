@@ -180,7 +180,7 @@ def _parse(words: list[str]) -> None:
     command.make_context("mainspring", words)
 
 
-@pytest.mark.parametrize("line", ["nope", "queues pause mail --bogus 3", "runs show", "queues set"])
+@pytest.mark.parametrize("line", ["nope", "queues pause mail --bogus 3", "runs show", "queues update"])
 def test_the_check_of_commands_finds_unknown_ones(line: str) -> None:
     with pytest.raises((KeyError, TyperException)):
         _parse(line.split())

@@ -27,7 +27,7 @@ async def request_drain(api: Client, text: str) -> tuple[Raw, str]:
     alive = await _list_alive(api)
     meant = [worker.worker_id for worker in alive if text in (worker.worker_id, worker.name)]
     if len(meant) > 1:
-        raise Invalid("worker", f"{text!r} is the name of several", "their numbers")
+        raise Invalid("worker", f"{text!r} is the name of several", "their ids")
     if not meant:
         raise NotFound(f"there is no worker {text!r}; see: mainspring workers list")
     return await api.ask("POST", f"/v1/workers/{meant[0]}/drain", repeatable=True), meant[0]

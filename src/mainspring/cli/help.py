@@ -6,8 +6,8 @@ from typing import Any
 #: The commands by theme, in the order of the help.
 THEMES = {
     "Run": ("up", "scheduler", "worker", "api"),
-    "Jobs": ("jobs", "schedules", "tasks", "workflows", "runs", "dead-letters", "queues", "calendars"),
-    "Operate": ("top", "doctor", "events", "forecast", "usage", "budgets", "notify", "keys", "tenants", "drill"),
+    "Jobs": ("jobs", "schedules", "tasks", "workflows", "runs", "dead-letters", "replays", "queues", "calendars"),
+    "Operate": ("top", "doctor", "events", "forecast", "usage", "budgets", "alerts", "keys", "tenants", "drill"),
     "Cluster": ("workers", "schedulers", "datacenters", "migrate", "promote", "store"),
     "Data": ("plan", "apply", "convert", "backup", "restore", "archive", "move"),
     "Tools": ("cron", "capacity", "profiles", "bench", "version", "completion", "help"),

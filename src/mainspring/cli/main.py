@@ -28,14 +28,14 @@ _MODULES = {
     "features.tasks.commands": ("tasks",),
     "features.workflows.commands": ("workflows",),
     "features.runs.commands": ("runs",),
-    "features.dead_letters.commands.groups": ("dead-letters",),
+    "features.dead_letters.commands.groups": ("dead-letters", "replays"),
     "features.queues.commands": ("queues",),
     "features.calendars.commands.calendars": ("calendars",),
     "features.workers.commands.workers": ("workers",),
     "features.workers.commands.schedulers": ("schedulers",),
     "features.data_centers.commands": ("datacenters",),
     "features.events.commands": ("events",),
-    "features.alerts.commands": ("notify",),
+    "features.alerts.commands": ("alerts",),
     "cli.top": ("top",),
     "features.usage.commands": ("usage", "budgets"),
     "cli.client.profiles": ("profiles",),
@@ -61,7 +61,7 @@ _ACTING = frozenset({*_MODULES["cli.processes"], "apply", "bench", "drill", "mig
 
 #: Commands of groups that only read. Others, such as ``jobs restore``, are not suggested for a misspelled word, either.
 _READING = frozenset(
-    "diff explain history list logs next preview replays review servers show verify versions".split()  # noqa: SIM905
+    "diff explain history list logs next preview review show verify versions".split()  # noqa: SIM905
 )
 _QUOTED = re.compile(r"'([^']+)'")
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -13,13 +13,16 @@ from rich.text import Text
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, isoformat, parse_instant
+from mainspring.core.ports.clock import Clock
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 #: Line width if the output is not a terminal.
 _WIDE = 160
-#: From this width on, tables have room for whole ids and for columns that narrow ones omit.
+#: From this width on, tables have room for columns that narrow ones omit.
 _ROOMY = 120
-_TAIL = 10
+#: The length of a short id: the random end of an id. Ids that are created at the same time begin alike.
+_SHORT_ID = 12
+_WATCH_INTERVAL: Micros = 2 * SECOND
 _COLOURS = {
     "succeeded": "green",
     "running": "cyan",
@@ -84,13 +87,15 @@ class Output:
         self.quiet = quiet
         self.shows_utc = utc
         self.now = now
+        #: Whether the command repeats its output until Ctrl-C.
+        self.watches = False
         self.console = Console(
             highlight=False,
             markup=False,
             emoji=False,
             width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE,
         )
-        #: Whether a table has room for whole ids.
+        #: Whether a table has room for more columns.
         self.roomy = self.console.width >= _ROOMY
 
     @property
@@ -114,14 +119,30 @@ class Output:
     def print(self, *parts: object) -> None:
         self.console.print(*parts)
 
-    def rows(self, headers: Sequence[str], rows: Iterable[Sequence[str | Text]], right: tuple[str, ...] = ()) -> None:
-        """Print a table with one line per row. The last column is truncated to the width that the others leave."""
+    def rows(
+        self,
+        headers: Sequence[str],
+        rows: Iterable[Sequence[str | Text]],
+        right: tuple[str, ...] = (),
+        *,
+        empty: str = "",
+    ) -> None:
+        """Print a table with one line per row, or ``empty`` if there are none.
+
+        The last column is truncated to the width that the others leave.
+        """
         cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        if empty and not cells:
+            self.say(empty)
+            return
         taken = sum(
             max(len(header), *(row[at].cell_len for row in cells), 0) + 2 for at, header in enumerate(headers[:-1])
         )
         left = max(self.console.width - taken, 12)
         shown = build_table(*headers, right=right)
+        # Ids and names stay whole, so that they can be copied into another command.
+        shown.columns[0].no_wrap = True
+        shown.columns[0].min_width = max(len(headers[0]), *(row[0].cell_len for row in cells), 0)
         for row in cells:
             row[-1].truncate(left, overflow="ellipsis")
             shown.add_row(*row)
@@ -129,20 +150,43 @@ class Output:
 
     def say(self, words: str) -> None:
         """Report to people what was done. Goes to stderr, because stdout is for the results."""
-        if self.for_people:
+        if not self.for_people:
+            return
+        if self.watches:
+            # With the rest of the sample, which is printed at once.
+            self.print(words)
+        else:
             typer.echo(words, err=True)
 
     def note(self, words: str) -> None:
         """Print a hint to stderr for people and programs alike."""
         typer.echo(f"mainspring: {words}", err=True)
 
+    async def watch(self, show: Callable[[], Awaitable[None]], clock: Clock) -> None:
+        """Print the output again and again. On a terminal, each sample replaces the one before."""
+        self.watches = True
+        redraws = self.for_people and self.console.is_terminal
+        while True:
+            if redraws:
+                self.console.begin_capture()
+                try:
+                    await show()
+                finally:
+                    sample = self.console.end_capture()
+                # The cursor moves to the top, and the rest of each line and of the screen is cleared.
+                sys.stdout.write("\x1b[H" + sample.replace("\n", "\x1b[K\n") + "\x1b[J")
+                sys.stdout.flush()
+            else:
+                await show()
+            await clock.sleep(_WATCH_INTERVAL)
+
     def warn(self, words: str) -> None:
         """A warning: the command was done, and there is something to look at."""
         self.note(f"warning: {words}")
 
     def id(self, identifier: str) -> str:
-        """Shorten an id for narrow tables. Its end distinguishes it and is enough to name it."""
-        return identifier if self.roomy or len(identifier) <= _TAIL + 1 else f"…{identifier[-_TAIL:]}"
+        """Shorten an id to its end, which every command accepts. Output that goes to a file keeps whole ids."""
+        return identifier if self.console.width >= _WIDE else identifier[-_SHORT_ID:]
 
     def time(self, text: str | None, missing: str = "") -> str:
         """Format a time relative to now, or in UTC."""

@@ -16,7 +16,13 @@ Every command and option, as the code has them; `make reference` writes this pag
 In a clone `mainspring` is `.venv/bin/mainspring`; `. .venv/bin/activate` puts it on the path.
 """
 #: Explained once, instead of with every command that has them.
-_SHARED = ("--profile", "--url", "--key", "--store", "--config", "--tenant", "--json", "--quiet", "--utc")
+_SHARED = ("--profile", "--url", "--key", "--store", "--config", "--tenant", "--json", "--quiet", "--utc", "--watch")
+_SHARED_INTRO = """\
+Commands that read or change the installation have these options. They are marked with *where*. Only commands named
+`list` or `show` have `--watch`.
+"""
+#: Only commands that list or show have it.
+_SOME = ("--watch",)
 
 
 def page() -> str:
@@ -29,13 +35,13 @@ def page() -> str:
     parts += [f"| {code} | {words} |" for code, words in exits.WORDS.items()]
     parts += [
         "\n## Common options\n",
-        "Commands that read or change the installation have these options. They are marked with *where*.\n",
+        _SHARED_INTRO,
         _table(option for option in _options(shared) if option.opts[0] in _SHARED),
     ]
     for path, command in commands:
         options = list(_options(command))
         names = {option.opts[0] for option in options}
-        speaks = set(_SHARED) <= names
+        speaks = set(_SHARED).difference(_SOME) <= names
         own = [option for option in options if not (speaks and option.opts[0] in _SHARED)]
         arguments = [argument for argument in command.params if argument.param_type_name == "argument"]
         usage = " ".join(["mainspring", *path, *(_metavar(argument) for argument in arguments)])

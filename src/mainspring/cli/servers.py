@@ -23,29 +23,29 @@ class MoveOut(msgspec.Struct, frozen=True, kw_only=True):
 
 def register(application: typer.Typer) -> None:
     group = typer.Typer(help="The servers of a sharded store.", no_args_is_help=True)
-    group.command("servers")(servers)
+    group.command("show")(show)
     group.command("rebalance")(rebalance)
     application.add_typer(group, name="store")
 
 
-def servers(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
+def show(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
     """Show the servers of the store, and the number of placement groups on each.
 
-    Example: mainspring store servers
+    Example: mainspring store show
     """
-    found = asyncio.run(_servers(store_settings(profile, store, config)))
+    found = asyncio.run(_read_servers(store_settings(profile, store, config)))
     if json:
         echo_json(found)
         return
-    shown = build_table("number", "address", "state", "places", "leaving")
+    shown = build_table("SERVER", "ADDRESS", "STATE", "GROUPS", "LEAVING")
     for server in found:
-        state = "away" if server.away else "there"
+        state = "unavailable" if server.away else "available"
         leaving = ", ".join(map(str, server.leaving))
         shown.add_row(str(server.number), server.address, state, str(len(server.placement_groups)), leaving)
     make_console().print(shown)
 
 
-async def _servers(settings: Settings):  # type: ignore[no-untyped-def]
+async def _read_servers(settings: Settings):  # type: ignore[no-untyped-def]
     async with open_sharded(settings) as store:
         return await store.servers()
 
@@ -78,7 +78,7 @@ def rebalance(
     elif not moves:
         typer.echo("nothing to move")
     else:
-        typer.echo(f"{len(moves)} places {'would be moved' if dry_run else 'moved'}")
+        typer.echo(f"{len(moves)} placement groups {'would be moved' if dry_run else 'moved'}")
 
 
 async def _rebalance(settings: Settings, without: int | None, *, dry_run: bool, quiet: bool) -> list[MoveOut]:
@@ -88,5 +88,5 @@ async def _rebalance(settings: Settings, without: int | None, *, dry_run: bool, 
             if not dry_run:
                 await store.move_placement_group(place, source, target)
             if not quiet:
-                typer.echo(f"{number}/{len(moves)}: place {place} from server {source} to {target}")
+                typer.echo(f"{number}/{len(moves)}: placement group {place} from server {source} to {target}")
         return [MoveOut(place=place, source=source, target=target) for place, source, target in moves]

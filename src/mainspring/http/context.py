@@ -158,7 +158,7 @@ class Api:
             return tenant
         check_tenant("tenant", tenant)
         if not await self.has_tenant(tenant):
-            hint = f"check its spelling, or create it: mainspring tenants set {tenant}"
+            hint = f"check its spelling, or create it: mainspring tenants create {tenant}"
             raise Invalid("tenant", f"there is no tenant {tenant!r}", hint)
         return tenant
 

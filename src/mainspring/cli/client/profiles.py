@@ -13,7 +13,7 @@ import typer
 
 from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.sections.addresses import hide_secrets
-from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def get(self, name: str) -> Profile:
         if name not in self.profiles:
-            known = ", ".join(sorted(self.profiles)) or "there are none; see: mainspring profiles set --help"
+            known = ", ".join(sorted(self.profiles)) or "there are none; see: mainspring profiles create --help"
             raise NotFound(f"there is no profile {name!r} ({known})")
         found = self.profiles[name]
         found.check(f"profile {name}")
@@ -126,9 +126,10 @@ def names(incomplete: str) -> list[str]:
 def register(application: typer.Typer) -> None:
     group = typer.Typer(name="profiles", help="Name the APIs and stores that you use.", no_args_is_help=True)
     group.command("list")(list_profiles)
-    group.command("set")(set_profile)
+    group.command("create")(create)
+    group.command("update")(update)
     group.command("use")(use)
-    group.command("remove")(remove)
+    group.command("delete")(delete)
     application.add_typer(group)
 
 
@@ -161,30 +162,72 @@ def list_profiles(json: AsJson = False) -> None:
     make_console().print(shown)
 
 
-def set_profile(
+Url = Annotated[str, typer.Option("--url", help="The address of an API.", show_default=False)]
+Store = Annotated[str, typer.Option("--store", help="A path for SQLite, or postgresql://…", show_default=False)]
+KeyFile = Annotated[str, typer.Option("--key-file", help="A file with the API key.", show_default=False)]
+KeyStdin = Annotated[
+    bool, typer.Option("--key-stdin", help="Read the API key from stdin, and store it in the profile.")
+]
+Tenant = Annotated[str, typer.Option("--tenant", help="The default tenant of this profile.", show_default=False)]
+
+
+def create(
     name: Name,
-    url: Annotated[str, typer.Option("--url", help="The address of an API.", show_default=False)] = "",
-    store: Annotated[
-        str, typer.Option("--store", help="A path for SQLite, or postgresql://…", show_default=False)
-    ] = "",
-    key_file: Annotated[str, typer.Option("--key-file", help="A file with the API key.", show_default=False)] = "",
-    key_stdin: Annotated[
-        bool, typer.Option("--key-stdin", help="Read the API key from stdin, and store it in the profile.")
-    ] = False,
-    tenant: Annotated[
-        str, typer.Option("--tenant", help="The default tenant of this profile.", show_default=False)
-    ] = "",
+    url: Url = "",
+    store: Store = "",
+    key_file: KeyFile = "",
+    key_stdin: KeyStdin = False,
+    tenant: Tenant = "",
 ) -> None:
-    """Create a profile, or replace one.
+    """Create a profile.
 
     Examples:
 
-    mainspring profiles set prod --url https://jobs.example.org --key-file ~/.keys/prod
+    mainspring profiles create prod --url https://jobs.example.org --key-file ~/.keys/prod
 
-    mainspring profiles set prod --url https://jobs.example.org --key-stdin < prod.key
+    mainspring profiles create prod --url https://jobs.example.org --key-stdin < prod.key
 
-    mainspring profiles set here --store ./mainspring.db
+    mainspring profiles create here --store ./mainspring.db
     """
+    if name in read().profiles:
+        raise Conflict(f"profile {name} exists; to change it: mainspring profiles update {name}")
+    _save(name, _read_profile(name, url, store, key_file, key_stdin, tenant))
+    typer.echo(
+        f"profile {name} is created; use it with --profile {name}, or always: mainspring profiles use {name}", err=True
+    )
+
+
+def update(
+    name: Name,
+    url: Url = "",
+    store: Store = "",
+    key_file: KeyFile = "",
+    key_stdin: KeyStdin = False,
+    tenant: Tenant = "",
+) -> None:
+    """Change a profile; options that you omit keep their values. Another address or store drops the key.
+
+    Example: mainspring profiles update prod --key-stdin < new.key
+    """
+    # A damaged profile can be repaired, so it is not checked before.
+    current = read().profiles.get(name)
+    if current is None:
+        raise NotFound(f"there is no profile {name!r}; to create it: mainspring profiles create {name}")
+    changes = _read_profile(name, url, store, key_file, key_stdin, tenant)
+    if changes == Profile():
+        raise Invalid("--url", "no change given", "for example --key-file ~/.keys/prod")
+    # A key is never sent to another address than the one that it was given for.
+    moved = bool(changes.store) or changes.url not in ("", current.url)
+    if moved:
+        current = Profile(tenant=current.tenant)
+    if changes.key or changes.key_file:
+        current = msgspec.structs.replace(current, key="", key_file="")
+    given = {field: value for field, value in msgspec.structs.asdict(changes).items() if value}
+    _save(name, msgspec.structs.replace(current, **given))
+    typer.echo(f"profile {name} is changed", err=True)
+
+
+def _read_profile(name: str, url: str, store: str, key_file: str, key_stdin: bool, tenant: str) -> Profile:
     if not name.isprintable() or not name or any(not part.isprintable() for part in (url, store, key_file, tenant)):
         raise Invalid("profile", "has characters that cannot be printed, or no name")
     if url:
@@ -194,13 +237,13 @@ def set_profile(
     key = sys.stdin.readline().strip() if key_stdin else ""
     if key_stdin and not (key and key.isprintable()):
         raise Invalid("--key-stdin", "there is no key on stdin")
-    made = Profile(url=url, store=store, key=key, key_file=key_file, tenant=tenant)
-    made.check(f"profile {name}")
+    return Profile(url=url, store=store, key=key, key_file=key_file, tenant=tenant)
+
+
+def _save(name: str, profile: Profile) -> None:
+    profile.check(f"profile {name}")
     found = read()
-    write(Profiles(use=found.use, profiles={**found.profiles, name: made}))
-    typer.echo(
-        f"profile {name} is set; use it with --profile {name}, or always: mainspring profiles use {name}", err=True
-    )
+    write(Profiles(use=found.use, profiles={**found.profiles, name: profile}))
 
 
 def use(
@@ -224,14 +267,14 @@ def use(
     typer.echo("no profile is used" if name is None else f"profile {name} is used", err=True)
 
 
-def remove(name: Name) -> None:
-    """Remove a profile. Its API or store is not touched.
+def delete(name: Name) -> None:
+    """Delete a profile. Its API or store is not touched.
 
-    Example: mainspring profiles remove prod
+    Example: mainspring profiles delete prod
     """
     found = read()
     if name not in found.profiles:
         found.get(name)
     rest = {other: profile for other, profile in found.profiles.items() if other != name}
     write(Profiles(use="" if found.use == name else found.use, profiles=rest))
-    typer.echo(f"profile {name} is removed", err=True)
+    typer.echo(f"profile {name} is deleted", err=True)

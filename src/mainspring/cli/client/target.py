@@ -14,6 +14,7 @@ import typer
 
 from mainspring.cli import logs
 from mainspring.cli.client import profiles
+from mainspring.cli.client.candidates import Candidate, choose_one
 from mainspring.cli.options import load_settings
 from mainspring.cli.output import Output
 from mainspring.config.sections.monitoring import LogSection
@@ -36,6 +37,8 @@ _PATIENCE: Micros = 3 * SECOND
 #: How long a broken stream is reconnected.
 _STREAM_PATIENCE: Micros = 60 * SECOND
 _PAGE = 1_000
+#: The most items on one page of the list of workflows.
+_SMALL_PAGE = 100
 _SHORTEST_PART = 6
 _TARGET = "Target"
 _OUTPUT = "Output"
@@ -99,6 +102,12 @@ Quiet: TypeAlias = Annotated[
 Utc: TypeAlias = Annotated[
     bool, typer.Option("--utc", help="Print times in UTC instead of relative times.", rich_help_panel=_OUTPUT)
 ]
+
+Watch: TypeAlias = Annotated[
+    bool, typer.Option("--watch", help="Print the output again every 2 s, until Ctrl-C.", rich_help_panel=_OUTPUT)
+]
+#: Commands that only read, and whose output changes while runs are executed.
+_WATCHABLE = ("list", "show")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,50 +196,52 @@ class Client:
         # Names of recurring jobs are unique within a tenant; one-off jobs may share names.
         for kind in ("recurring", "oneOff"):
             query = {"text": text[:200], "kind": kind, "tenant": self.tenant}
-            found = await self.pages("/v1/jobs", query, _PAGE)
-            jobs = [job for job in (decode_answer(item, _Job) for item in found.items) if job.name == text]
-            if len(jobs) > 1:
-                several = ", ".join(sorted({job.tenant for job in jobs})) if kind == "recurring" else jobs[0].job_id
-                hint = f"--tenant, one of {several}" if kind == "recurring" else f"by its id, such as {several}"
-                raise Invalid("job", f"{text!r} is the name of {len(jobs)} jobs", hint)
-            if jobs:
-                return jobs[0].job_id
-        return await self._find_by_part("/v1/jobs", text, "job")
+            named = [job for job in await self._candidates("/v1/jobs", query) if job.name == text]
+            if len(named) > 1 and kind == "recurring":
+                tenants = ", ".join(sorted({job.tenant for job in named}))
+                raise Invalid("job", f"{text!r} is the name of {len(named)} jobs", f"--tenant, one of {tenants}")
+            if named:
+                return choose_one(named, "job", f"{text!r} is the name of {len(named)} jobs")
+        return await self._find_by_part("/v1/jobs", text, "job", searches=True)
 
     async def run(self, text: str) -> str:
         """Return the id of a run, given its id or a unique part of it."""
-        return text if is_id(text) else await self._find_by_part("/v1/runs", text, "run")
+        return text if is_id(text) else await self._find_by_part("/v1/runs", text, "run", searches=True)
 
-    async def _find_by_part(self, path: str, text: str, noun: str) -> str:
-        part = text.strip("….")
+    async def workflow(self, text: str) -> str:
+        """Return the id of a workflow, given its id, a unique part of it, or its name if only one has it."""
+        if is_id(text):
+            return text
+        query = {"text": text[:200], "tenant": self.tenant}
+        named = [one for one in await self._candidates("/v1/workflows", query, _SMALL_PAGE) if one.name == text]
+        if named:
+            return choose_one(named, "workflow", f"{text!r} is the name of {len(named)} workflows")
+        return await self._find_by_part("/v1/workflows", text, "workflow", searches=False, largest=_SMALL_PAGE)
+
+    async def replay(self, text: str) -> str:
+        """Return the id of a replay, given its id or a unique part of it."""
+        return text if is_id(text) else await self._find_by_part("/v1/dead-letters/replays", text, "replay")
+
+    async def _find_by_part(
+        self, path: str, text: str, noun: str, *, searches: bool = False, largest: int = _PAGE
+    ) -> str:
+        """Find the object whose id contains ``text``. Lists that cannot search for it are read, newest first."""
+        part = text.strip("….").lower()
         if len(part) >= _SHORTEST_PART and all(letter in "0123456789abcdef" for letter in part):
-            found = await self.pages(path, {"text": part, "tenant": self.tenant}, _PAGE)
-            ids = [
-                item.job_id if noun == "job" else item.run_id
-                for item in (decode_answer(raw, _Ids) for raw in found.items)
-            ]
-            meant = [identifier for identifier in ids if part in identifier]
-            if len(meant) == 1:
-                return meant[0]
-            if meant:
-                raise Invalid(noun, f"{text!r} is part of {len(meant)} ids", f"for example {meant[0]}, {meant[1]}")
+            query = {"tenant": self.tenant, **({"text": part} if searches else {})}
+            found = [one for one in await self._candidates(path, query, largest) if part in one.identifier]
+            if found:
+                return choose_one(found, noun, f"{text!r} is part of {len(found)} ids")
         raise NotFound(f"there is no {noun} {text!r}")
+
+    async def _candidates(self, path: str, query: Mapping[str, object], largest: int = _PAGE) -> list[Candidate]:
+        found = await self.pages(path, query, _PAGE, largest=largest)
+        return [decode_answer(item, Candidate) for item in found.items]
 
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     items: list[Raw]
     next_cursor: str | None = None
-
-
-class _Job(msgspec.Struct, rename="camel"):
-    job_id: str
-    tenant: str
-    name: str = ""
-
-
-class _Ids(msgspec.Struct, rename="camel"):
-    job_id: str = ""
-    run_id: str = ""
 
 
 def decode_answer(answer: Raw, kind: type[T]) -> T:
@@ -356,6 +367,7 @@ def command(
             json: bool,
             quiet: bool,
             utc: bool,
+            watch: bool = False,
             **own: Any,
         ) -> None:
             target = choose_target(profile, url, key, store, config, tenant)
@@ -363,7 +375,10 @@ def command(
             async def execute() -> None:
                 async with connect(target, makes_store=makes_store) as api:
                     out = Output(as_json=json, quiet=quiet, utc=utc, now=api.clock.now)
-                    await called(api, out, **own)
+                    if watch:
+                        await out.watch(lambda: called(api, out, **own), api.clock)
+                    else:
+                        await called(api, out, **own)
 
             asyncio.run(execute())
 
@@ -378,6 +393,7 @@ def command(
             _option("json", Json, False),
             _option("quiet", Quiet, False),
             _option("utc", Utc, False),
+            *([_option("watch", Watch, False)] if name in _WATCHABLE else []),
         ]
         parameters = [*own, *shared]
         setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010

@@ -85,6 +85,7 @@ def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
             for run in runs
         ],
         right=("TOOK", "TRY"),
+        empty="no matching runs",
     )
     if more:
         out.say(f"there are more than these {len(runs)}: --limit")

@@ -1,4 +1,4 @@
-"""``mainspring notify``: test alert channels."""
+"""``mainspring alerts``: open problems, rules and channels of alerts, and tests of channels."""
 
 from typing import Annotated
 
@@ -7,9 +7,42 @@ import typer
 
 from mainspring.cli.client.target import Client, command, decode_answer, quote_segment
 from mainspring.cli.client.waiting import wait_for
-from mainspring.cli.output import Output
+from mainspring.cli.output import Output, get_last_line
 
-group = typer.Typer(name="notify", help="Test the channels that alerts are sent to.", no_args_is_help=True)
+group = typer.Typer(
+    name="alerts", help="List open problems and alert rules, and test alert channels.", no_args_is_help=True
+)
+
+
+class _Channel(msgspec.Struct, rename="camel"):
+    name: str
+    kind: str
+    tenant: str
+    waiting: int = 0
+
+
+class _Rule(msgspec.Struct, rename="camel"):
+    name: str
+    on: tuple[str, ...]
+    to: str
+    tenant: str
+    urgent: bool = False
+
+
+class _Problem(msgspec.Struct, rename="camel"):
+    problem_id: str
+    state: str
+    task: str
+    count: int
+    since: str
+    error: str
+
+
+class _Alerts(msgspec.Struct, rename="camel"):
+    channels: list[_Channel]
+    rules: list[_Rule]
+    problems: list[_Problem]
+    problem_count: int
 
 
 class _RunOut(msgspec.Struct, rename="camel"):
@@ -18,6 +51,45 @@ class _RunOut(msgspec.Struct, rename="camel"):
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
+
+
+@command(group, "list")
+async def list_alerts(api: Client, out: Output) -> None:
+    """List open problems, alert rules and channels. The settings `notifications.*` define rules and channels.
+
+    Example: mainspring alerts list
+    """
+    answer = await api.ask("GET", "/v1/notifications")
+    found = decode_answer(answer, _Alerts)
+
+    def show() -> None:
+        if not found.channels:
+            out.say("no alert channels are configured; see docs/guides/alerts.md")
+            return
+        out.rows(
+            ("CHANNEL", "KIND", "TENANT", "WAITING"),
+            [(one.name, one.kind, one.tenant, f"{one.waiting:,}") for one in found.channels],
+            right=("WAITING",),
+        )
+        out.print()
+        out.rows(
+            ("RULE", "CHANNEL", "TENANT", "URGENT", "ON"),
+            [(one.name, one.to, one.tenant, "yes" if one.urgent else "", ", ".join(one.on)) for one in found.rules],
+        )
+        if found.problems:
+            out.print()
+            out.rows(
+                ("PROBLEM", "TASK", "COUNT", "SINCE", "ERROR"),
+                [
+                    (one.state, one.task, f"{one.count:,}", out.time(one.since), get_last_line(one.error))
+                    for one in found.problems
+                ],
+                right=("COUNT",),
+            )
+        else:
+            out.say("no open problems")
+
+    out.tell(answer, [one.name for one in found.channels], show)
 
 
 @command(group, "test")
@@ -35,7 +107,7 @@ async def try_channel(
 
     A worker sends it with its settings and secrets.
 
-    Example: mainspring notify test ops
+    Example: mainspring alerts test ops
     """
     body = {} if owner is None else {"owner": owner}
     answer = await api.ask("POST", f"/v1/notifications/channels/{quote_segment(channel)}/test", body=body)

@@ -62,6 +62,7 @@ async def list_datacenters(api: Client, out: Output) -> None:
                 )
                 for data_center in found.items
             ],
+            empty="no data centers; to assign a process to one: --datacenter NAME",
             right=("WORKERS", "SCHEDULERS", "QUEUED", "RUNNING", "LAG"),
         )
         for order in found.orders:

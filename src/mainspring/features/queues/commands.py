@@ -83,6 +83,7 @@ async def list_queues(api: Client, out: Output) -> None:
                 for queue in queues
             ],
             right=numbers,
+            empty="no queues: no worker is alive, and no run is queued",
         )
 
     out.tell(answer, [queue.name for queue in queues], show)
@@ -100,16 +101,21 @@ class Policy(msgspec.Struct, rename="camel"):
 async def show_queue(
     api: Client, out: Output, name: Annotated[str, typer.Argument(help="The name of the queue.", metavar="QUEUE")]
 ) -> None:
-    """Show the policy of a queue.
+    """Show a queue: its policy, its runs and its workers.
 
     Example: mainspring queues show mail
     """
     answer = await api.ask("GET", f"/v1/queues/{quote_segment(name)}")
-    out.tell(answer, [name], lambda: _show_policy(out, decode_answer(answer, Policy)))
+    policy = decode_answer(answer, Policy)
+    if not out.for_people:
+        out.tell(answer, [name], lambda: None)
+        return
+    listed = decode_answer(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Queues).items
+    _show_policy(out, policy, next((queue for queue in listed if queue.name == name), None))
 
 
-@command(group, "set")
-async def set_queue(
+@command(group, "update")
+async def update_queue(
     api: Client,
     out: Output,
     name: Annotated[str, typer.Argument(help="The name of the queue.", metavar="QUEUE")],
@@ -121,7 +127,12 @@ async def set_queue(
         str | None,
         typer.Option("--retries", help="The maximum rate of retries, such as 10/s.", show_default=False),
     ] = None,
-    fair: Annotated[bool, typer.Option("--fair", help="Order runs fairly between tenants.")] = False,
+    fair: Annotated[
+        bool | None,
+        typer.Option(
+            "--fair/--by-priority", help="Order runs fairly between tenants, or by priority.", show_default=False
+        ),
+    ] = None,
     share: Annotated[
         list[str] | None,
         typer.Option(
@@ -131,26 +142,30 @@ async def set_queue(
             show_default=False,
         ),
     ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Reset what you do not set: no limits, order by priority.")
+    ] = False,
     why: Annotated[str, typer.Option("--why", help="The reason, kept in the audit log.", show_default=False)] = "",
 ) -> None:
-    """Replace the policy of a queue; options you omit are reset.
+    """Change the policy of a queue; options that you omit keep their values.
 
     Examples:
 
-    mainspring queues set mail --concurrency 50 --retries 10/s
+    mainspring queues update mail --concurrency 50 --retries 10/s
 
-    mainspring queues set reports --fair --share acme=3
+    mainspring queues update reports --fair --share acme=3
 
-    mainspring queues set mail
+    mainspring queues update mail --reset
     """
-    body = {
-        "concurrency": concurrency,
-        "retries": retries,
-        "fair": fair,
-        "shares": _parse_shares(share or []),
-        "why": why,
-    }
-    answer = await api.ask("PUT", f"/v1/queues/{quote_segment(name)}", body=body, repeatable=True)
+    given = {"concurrency": concurrency, "retries": retries, "fair": fair}
+    changes = {field: value for field, value in given.items() if value is not None}
+    if not (changes or share or reset):
+        raise Invalid("--concurrency", "no change given", "for example --concurrency 50, or --reset")
+    path = f"/v1/queues/{quote_segment(name)}"
+    current = Policy(name) if reset else decode_answer(await api.ask("GET", path), Policy)
+    kept = {"concurrency": current.concurrency, "retries": current.retries, "fair": current.fair}
+    body = {**kept, **changes, "shares": {**current.shares, **_parse_shares(share or [])}, "why": why}
+    answer = await api.ask("PUT", path, body=body, repeatable=True)
     out.tell(answer, [name], lambda: _show_policy(out, decode_answer(answer, Policy)))
 
 
@@ -164,11 +179,21 @@ def _parse_shares(given: list[str]) -> dict[str, int]:
     return shares
 
 
-def _show_policy(out: Output, policy: Policy) -> None:
+def _show_policy(out: Output, policy: Policy, queue: Queue | None = None) -> None:
+    activity: list[tuple[str, object]] = []
+    if queue is not None:
+        activity = [
+            ("state", queue.state),
+            ("queued", f"{queue.queued:,}" + (f", the oldest for {queue.lag}" if queue.lag else "")),
+            ("running", f"{queue.running:,}"),
+            ("completed", f"{queue.rate_per_s:,.1f}/s"),
+            ("workers", str(queue.workers)),
+        ]
     print_details(
         out,
         [
             ("queue", policy.name),
+            *activity,
             ("concurrency", "unlimited (slots of the workers)" if policy.concurrency is None else policy.concurrency),
             ("retries", policy.retries or "when they are due"),
             ("order", "fair between tenants" if policy.fair else "by priority"),

@@ -1,6 +1,6 @@
 """``mainspring usage`` and ``mainspring budgets``: what work has cost, and what it may cost."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import typer
@@ -8,9 +8,10 @@ from rich.text import Text
 
 from mainspring.cli.client.target import Client, command, decode_answer, quote_segment
 from mainspring.cli.output import Output, format_span
+from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 from mainspring.core.model.base.instant import SECOND
 
-group = typer.Typer(name="budgets", help="List and set budgets.", no_args_is_help=True)
+group = typer.Typer(name="budgets", help="List, create, update and delete budgets.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
@@ -137,25 +138,31 @@ async def list_budgets(api: Client, out: Output) -> None:
                 )
                 for budget in found
             ],
+            empty="no budgets; to create one: mainspring budgets create NAME --unit wall --limit 3600",
         )
 
     out.tell(answer, [budget.name for budget in found], show)
 
 
-@command(group, "set")
-async def set_budget(
+Name: TypeAlias = Annotated[str, typer.Argument(help="The name of the budget.", metavar="NAME")]
+Job: TypeAlias = Annotated[
+    str | None, typer.Option("--job", help="Limit this job, by name, instead of the tenant.", show_default=False)
+]
+Task: TypeAlias = Annotated[
+    str | None, typer.Option("--task", help="Limit this task instead of the tenant.", show_default=False)
+]
+
+
+@command(group, "create")
+async def create_budget(
     api: Client,
     out: Output,
-    name: Annotated[str, typer.Argument(help="The name of the budget.", metavar="NAME")],
+    name: Name,
     unit: Annotated[str, typer.Option("--unit", help="wall or cpu (seconds), attempts, or a unit of your own.")],
     limit: Annotated[float, typer.Option("--limit", help="The limit of one period.")],
     period: Annotated[Literal["day", "month"], typer.Option("--period", help="A day or a month, in UTC.")] = "month",
-    job: Annotated[
-        str | None, typer.Option("--job", help="Limit this job, by name, instead of the tenant.", show_default=False)
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", help="Limit this task instead of the tenant.", show_default=False)
-    ] = None,
+    job: Job = None,
+    task: Task = None,
     warn_at: Annotated[float, typer.Option("--warn-at", help="Warn at this fraction of the limit.")] = 0.8,
     then: Annotated[
         Literal["warn", "lower", "pause"],
@@ -164,32 +171,96 @@ async def set_budget(
         ),
     ] = "warn",
 ) -> None:
-    """Set a budget, or change one.
+    """Create a budget.
 
     Examples:
 
-    mainspring budgets set tokens --unit tokens --limit 1000000 --then lower
+    mainspring budgets create tokens --unit tokens --limit 1000000 --then lower
 
-    mainspring budgets set nightly --unit wall --limit 7200 --period day --job nightly-report --then pause
+    mainspring budgets create nightly --unit wall --limit 7200 --period day --job nightly-report --then pause
     """
+    existing = await _find_budget(api, name)
+    if existing is not None:
+        owner = existing["tenant"]
+        raise Conflict(f"tenant {owner} has a budget {name}; to change it: mainspring budgets update {name}")
     body = {
         "unit": unit,
         "limit": limit,
         "period": period,
-        "of": "job" if job is not None else "task" if task is not None else "tenant",
-        "target": job if job is not None else task,
+        **(_choose_target(job, task) or {"of": "tenant"}),
         "warnAt": warn_at,
         "then": then,
-        "tenant": api.tenant,
     }
-    answer = await api.ask("PUT", f"/v1/budgets/{quote_segment(name)}", body=body, repeatable=True)
+    await _put_budget(api, out, name, {**body, "tenant": api.tenant})
+
+
+@command(group, "update")
+async def update_budget(
+    api: Client,
+    out: Output,
+    name: Name,
+    unit: Annotated[
+        str | None,
+        typer.Option("--unit", help="wall or cpu (seconds), attempts, or a unit of your own.", show_default=False),
+    ] = None,
+    limit: Annotated[float | None, typer.Option("--limit", help="The limit of one period.", show_default=False)] = None,
+    period: Annotated[
+        Literal["day", "month"] | None, typer.Option("--period", help="A day or a month, in UTC.", show_default=False)
+    ] = None,
+    job: Job = None,
+    task: Task = None,
+    warn_at: Annotated[
+        float | None, typer.Option("--warn-at", help="Warn at this fraction of the limit.", show_default=False)
+    ] = None,
+    then: Annotated[
+        Literal["warn", "lower", "pause"] | None,
+        typer.Option("--then", help="The action when the budget is used up.", show_default=False),
+    ] = None,
+) -> None:
+    """Change a budget; options that you omit keep their values.
+
+    Example: mainspring budgets update tokens --limit 2000000
+    """
+    given = {"unit": unit, "limit": limit, "period": period, "warnAt": warn_at, "then": then}
+    changes: dict[str, object] = {field: value for field, value in given.items() if value is not None}
+    changes.update(_choose_target(job, task))
+    if not changes:
+        raise Invalid("--limit", "no change given", "for example --limit 2000000")
+    current = await _find_budget(api, name)
+    if current is None:
+        raise NotFound(f"there is no budget {name!r:.80}; see: mainspring budgets list")
+    kept = {
+        field: current.get(field) for field in ("unit", "limit", "period", "of", "target", "warnAt", "then", "tenant")
+    }
+    await _put_budget(api, out, name, {**kept, **changes})
+
+
+def _choose_target(job: str | None, task: str | None) -> dict[str, object]:
+    if job is not None and task is not None:
+        raise Invalid("--job", "contradicts --task", "one of the two")
+    if job is not None:
+        return {"of": "job", "target": job}
+    return {"of": "task", "target": task} if task is not None else {}
+
+
+async def _find_budget(api: Client, name: str) -> dict[str, object] | None:
+    answer = await api.ask("GET", "/v1/budgets", query={"tenant": api.tenant})
+    items = decode_answer(answer, dict[str, list[dict[str, object]]])["items"]
+    named = [item for item in items if item["name"] == name]
+    if len(named) > 1:
+        tenants = ", ".join(sorted(str(item["tenant"]) for item in named))
+        raise Invalid("budget", f"{name!r:.80} is the name of {len(named)} budgets", f"--tenant, one of {tenants}")
+    return named[0] if named else None
+
+
+async def _put_budget(api: Client, out: Output, name: str, body: dict[str, object]) -> None:
+    path = f"/v1/budgets/{quote_segment(name)}"
+    answer = await api.ask("PUT", path, body=body, repeatable=True)
     out.tell(answer, [name], lambda: out.print(f"budget {name}: {decode_answer(answer, _Budget).usage}"))
 
 
 @command(group, "delete")
-async def delete_budget(
-    api: Client, out: Output, name: Annotated[str, typer.Argument(help="The name of the budget.", metavar="NAME")]
-) -> None:
+async def delete_budget(api: Client, out: Output, name: Name) -> None:
     """Delete a budget; what is paused because of it resumes.
 
     Example: mainspring budgets delete tokens

@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, decode_answer, name_missing, quote_segment
+from mainspring.cli.client.target import Client, Raw, command, decode_answer, name_missing
 from mainspring.cli.fields import Contains, Limit
 from mainspring.cli.output import Output, format_status, shorten
 from mainspring.core.model.base.errors import Invalid
@@ -19,7 +19,9 @@ from mainspring.core.model.workflows.workflow import layers
 
 group = typer.Typer(name="workflows", help="Submit, list, cancel and retry workflows.", no_args_is_help=True)
 
-Workflow: TypeAlias = Annotated[str, typer.Argument(help="The id of the workflow.", metavar="WORKFLOW")]
+Workflow: TypeAlias = Annotated[
+    str, typer.Argument(help="The workflow's id, its name, or the last characters of its id.", metavar="WORKFLOW")
+]
 
 _MARKS = {
     "succeeded": "✓",
@@ -123,8 +125,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
             ("WORKFLOW", "NAME", "STATUS", "CREATED", "NODES", "COUNTS"),
             [
                 (
-                    # In full, because the other commands do not accept shortened ids.
-                    one.workflow_id,
+                    out.id(one.workflow_id),
                     one.name,
                     format_status(one.status or ""),
                     out.time(one.created_at),
@@ -134,6 +135,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
                 for one in listed
             ],
             right=("NODES",),
+            empty="no matching workflows",
         )
         if found.next_cursor is not None:
             out.say(f"more than {len(listed)} workflows match; use --limit")
@@ -145,14 +147,15 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
 async def show(api: Client, out: Output, workflow: Workflow) -> None:
     """Show a workflow: its nodes layer by layer, their states, and what failed.
 
-    Example: mainspring workflows show 019a8c4b6f2c70008042b1c2d3e4f506
+    Example: mainspring workflows show 8042b1c2d3e4
     """
+    identifier = await api.workflow(workflow)
     pages: list[Raw] = []
     cursor: str | None = None
     while True:
         query = {"limit": _PAGE, "cursor": cursor}
         with name_missing("workflow", workflow):
-            pages.append(await api.ask("GET", f"/v1/workflows/{quote_segment(workflow)}", query=query))
+            pages.append(await api.ask("GET", f"/v1/workflows/{identifier}", query=query))
         cursor = decode_answer(pages[-1], _WorkflowDetails).next_cursor
         if cursor is None:
             break
@@ -170,7 +173,7 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
             out.print(line)
         wrong = [node for node in nodes if node.status == "failed"]
         for node in wrong[:_MAX_LISTED_FAILURES]:
-            out.print(f"{node.name} failed ({node.reason}): mainspring runs show {node.run_id}")
+            out.print(f"{node.name} failed ({node.reason}): mainspring runs show {out.id(node.run_id)}")
 
     out.tell(whole, [node.run_id for node in nodes], draw)
 
@@ -179,12 +182,13 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
 async def cancel(api: Client, out: Output, workflow: Workflow) -> None:
     """Cancel the unfinished nodes of a workflow. Active runs are asked to stop.
 
-    Example: mainspring workflows cancel 019a8c4b6f2c70008042b1c2d3e4f506
+    Example: mainspring workflows cancel orders
     """
-    answer = await api.ask("POST", f"/v1/workflows/{workflow}/cancel")
+    identifier = await api.workflow(workflow)
+    answer = await api.ask("POST", f"/v1/workflows/{identifier}/cancel")
     stopped = decode_answer(answer, dict[str, Any])
     words = f"{stopped['cancelled']:,} nodes cancelled; the workflow is {stopped['status']}"
-    out.tell(answer, [workflow], lambda: out.print(words))
+    out.tell(answer, [identifier], lambda: out.print(words))
 
 
 @command(group, "retry")
@@ -202,11 +206,12 @@ async def retry(
 
     Examples:
 
-    mainspring workflows retry 019a8c4b6f2c70008042b1c2d3e4f506
+    mainspring workflows retry 8042b1c2d3e4
 
-    mainspring workflows retry 019a8c4b6f2c70008042b1c2d3e4f506 --from transform
+    mainspring workflows retry 8042b1c2d3e4 --from transform
     """
-    answer = await api.ask("POST", f"/v1/workflows/{workflow}/retry", body={} if node is None else {"node": node})
+    identifier = await api.workflow(workflow)
+    answer = await api.ask("POST", f"/v1/workflows/{identifier}/retry", body={} if node is None else {"node": node})
     created = decode_answer(answer, _WorkflowOut)
     words = f"{len(created.nodes):,} nodes retried: {shorten(', '.join(created.nodes), 60)}"
     out.tell(answer, list(created.nodes.values()), lambda: out.print(words))

@@ -25,7 +25,7 @@ def reason_of_full_queue(run: RunView, policy: QueuePolicy, running: int, known:
         code="queue-full",
         words=f"queue {run.queue!r} runs {most} at a time{held}",
         hint="wait for one to end, or let more run, as an administrator of all tenants: "
-        f"mainspring queues set {run.queue} --concurrency {most + 1}, and all else that is to hold",
+        f"mainspring queues update {run.queue} --concurrency {most + 1}",
         holders=tuple(Holder("run", holder) for holder in named),
     )
 

@@ -14,7 +14,7 @@ from mainspring.core.model.runs.completion import WORKER_LEFT
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 
-_BUDGET_HELPS = "raise its limit (mainspring budgets set) or delete it (mainspring budgets delete)"
+_BUDGET_HELPS = "raise its limit (mainspring budgets update) or delete it (mainspring budgets delete)"
 
 
 class PausedBy(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from mainspring.core.model.base.instant import check_instant, format_duration, p
 from mainspring.core.model.runs.names import check_name
 from mainspring.http.auth.authenticator import REFUSED_WITHIN
 
+#: The shortest part of an id that names a key.
+_SHORTEST_PREFIX = 4
 _ROLES = "viewer, submitter, operator, admin or worker"
 group = typer.Typer(name="keys", help="Create, list and revoke API keys.", no_args_is_help=True)
 
@@ -127,6 +129,7 @@ async def list_keys(api: Client, out: Output) -> None:
                 )
                 for _, key in keys
             ],
+            empty="no keys; to create one: mainspring keys create --role submitter",
         )
 
     out.tell({"items": [item for item, _ in keys]}, [key.key_id for _, key in keys], show)
@@ -136,12 +139,17 @@ async def list_keys(api: Client, out: Output) -> None:
 async def revoke(
     api: Client,
     out: Output,
-    identifier: Annotated[str, typer.Argument(help="The key's id, as `mainspring keys list` shows it.", metavar="ID")],
+    identifier: Annotated[str, typer.Argument(help="The key's id, its first characters, or its name.", metavar="KEY")],
 ) -> None:
     """Revoke a key for good.
 
-    Example: mainspring keys revoke 1a2b3c4d5e6f
+    Examples:
+
+    mainspring keys revoke 1a2b3c4d5e6f
+
+    mainspring keys revoke ci
     """
+    identifier = await _find(api, identifier)
     try:
         answer = await api.ask("DELETE", f"/v1/keys/{quote_segment(identifier)}", repeatable=True)
     except NotFound:
@@ -152,3 +160,16 @@ async def revoke(
         [identifier],
         lambda: out.say(f"revoked; rejected by every process within {format_duration(REFUSED_WITHIN)}"),
     )
+
+
+async def _find(api: Client, text: str) -> str:
+    """Return the id of the valid key that ``text`` names or begins. Return ``text`` if there is none."""
+    keys = [decode_answer(item, Key) for item in decode_answer(await api.ask("GET", "/v1/keys"), ItemPage).items]
+    mine = [key for key in keys if api.tenant in (None, key.tenant) and key.revoked_at is None]
+    found = [key for key in mine if key.name == text] or [
+        key for key in mine if len(text) >= _SHORTEST_PREFIX and key.key_id.startswith(text)
+    ]
+    if len(found) > 1:
+        listed = ", ".join(f"{key.key_id} ({key.name}, {key.role} of {key.bound_to})" for key in found[:8])
+        raise Invalid("key", f"{len(found)} valid keys match", f"one of {listed}")
+    return found[0].key_id if found else text

@@ -1,15 +1,28 @@
-"""``mainspring tenants``: list tenants and set their retention."""
+"""``mainspring tenants``: list and create tenants, and change their retention."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
 
 from mainspring.cli.client.target import Client, ItemPage, command, decode_answer
 from mainspring.cli.output import Output
+from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 from mainspring.core.model.runs.retention import CLASSES, check_class
 
-group = typer.Typer(name="tenants", help="List tenants and set their retention.", no_args_is_help=True)
+group = typer.Typer(name="tenants", help="List and create tenants, and change their retention.", no_args_is_help=True)
+
+TenantName: TypeAlias = Annotated[str, typer.Argument(help="The name of the tenant.", metavar="NAME")]
+Retention: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--retention",
+        help=f"The retention class of runs that choose none: {', '.join(CLASSES)}.",
+        metavar="CLASS",
+        show_default=False,
+    ),
+]
 
 
 def register(application: typer.Typer) -> None:
@@ -43,31 +56,48 @@ async def list_tenants(api: Client, out: Output) -> None:
     out.tell({"items": answer.items}, [tenant.name for tenant in tenants], show)
 
 
-@command(group, "set")
-async def set_tenant(
-    api: Client,
-    out: Output,
-    name: Annotated[str, typer.Argument(help="The tenant.", show_default=False)],
-    retention: Annotated[
-        str | None,
-        typer.Option("--retention", help=f"Retention of runs without a class of their own: {', '.join(CLASSES)}."),
-    ] = None,
-) -> None:
-    """Create a tenant, or set the retention of its runs that choose no class. Applies to runs created from now on.
+@command(group, "create")
+async def create_tenant(api: Client, out: Output, name: TenantName, retention: Retention = None) -> None:
+    """Create a tenant.
 
     Examples:
 
-    mainspring tenants set acme
+    mainspring tenants create acme
 
-    mainspring tenants set bank --retention audit
+    mainspring tenants create bank --retention audit
     """
+    if await _find(api, name) is not None:
+        raise Conflict(f"tenant {name} exists; to change it: mainspring tenants update {name}")
+    await _put(api, out, name, {}, retention)
+
+
+@command(group, "update")
+async def update_tenant(api: Client, out: Output, name: TenantName, retention: Retention = None) -> None:
+    """Change the retention class of a tenant's runs that choose none. Applies to runs created from now on.
+
+    Example: mainspring tenants update bank --retention audit
+    """
+    if retention is None:
+        raise Invalid("--retention", "no change given", f"one of {', '.join(CLASSES)}")
+    tenant = await _find(api, name)
+    if tenant is None:
+        raise NotFound(f"there is no tenant {name!r:.80}; to create it: mainspring tenants create {name}")
+    await _put(api, out, name, tenant.quotas, retention)
+
+
+async def _find(api: Client, name: str) -> Tenant | None:
+    known = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
+    return next((item for item in (decode_answer(item, Tenant) for item in known.items) if item.name == name), None)
+
+
+async def _put(api: Client, out: Output, name: str, quotas: Mapping[str, int | None], retention: str | None) -> None:
+    body: dict[str, object] = {"name": name, "quotas": quotas}
     if retention is not None:
         check_class("--retention", retention or " ")
-    known = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
-    tenant = next((item for item in (decode_answer(item, Tenant) for item in known.items) if item.name == name), None)
-    body: dict[str, object] = {"name": name, "quotas": {} if tenant is None else tenant.quotas}
-    if retention is not None:
         body["retention"] = retention
     answer = await api.ask("PUT", "/v1/tenants", body=body)
-    kept = "" if retention is None else f"; its default retention is {retention}"
-    out.tell(answer, [name], lambda: out.note(f"{'changed' if tenant else 'created'} tenant {name}{kept}"))
+    out.tell(
+        answer,
+        [name],
+        lambda: out.print(f"tenant {name}; default retention: {decode_answer(answer, Tenant).retention}"),
+    )

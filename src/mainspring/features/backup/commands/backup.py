@@ -129,11 +129,11 @@ class ReviewOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     in_doubt: list[DoubtOut]
 
 
-@backup_group.command("take")
-def take(
+@backup_group.command("create")
+def create(
     file: BackupFile, profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False
 ) -> None:
-    """Write the whole store, as of one moment, into one file; `take` may be left out.
+    """Write the whole store, as of one moment, into one file; `create` may be left out.
 
     Processes may keep running. On PostgreSQL the backup reads in one transaction, and an open transaction keeps dead
     rows: back up a large store when it is quiet. The file contains payloads and is readable only by you.

@@ -9,8 +9,23 @@ import typer
 from mainspring.cli.client.target import Client, Raw, command, decode_answer, name_missing, quote_segment
 from mainspring.cli.fields import Yes
 from mainspring.cli.output import Output, confirm, print_details
-from mainspring.core.model.base.errors import Invalid
-from mainspring.features.calendars.commands.options import parse_open_hours, parse_period, read_definition, read_text
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.features.calendars.commands.options import (
+    AllJobs,
+    ClosedDays,
+    DefinitionFile,
+    Freezes,
+    Holidays,
+    OpenHours,
+    Queues,
+    Tags,
+    Zone,
+    parse_open_hours,
+    parse_period,
+    read_definition,
+    read_text,
+    select_settable,
+)
 
 group = typer.Typer(
     name="calendars",
@@ -20,9 +35,6 @@ group = typer.Typer(
 
 CalendarName: TypeAlias = Annotated[str, typer.Argument(help="The name of the calendar.", metavar="NAME")]
 Why: TypeAlias = Annotated[str, typer.Option("--why", help="The reason, kept with the version.", show_default=False)]
-Zone: TypeAlias = Annotated[
-    str | None, typer.Option("--tz", help="The time zone, such as Europe/Paris. Default: UTC.", show_default=False)
-]
 _MAX_LISTED = 10
 
 
@@ -93,6 +105,7 @@ async def list_calendars(api: Client, out: Output) -> None:
             ("CALENDAR", "VERSION", "ZONE", "APPLIES TO", "CLOSED"),
             [(one.name, str(one.version), one.timezone, one.scope, one.summary) for one in found],
             right=("VERSION",),
+            empty="no calendars; to create one: mainspring calendars create weekends --closed sat --closed sun",
         )
 
     out.tell(answer, [one.name for one in found], show)
@@ -128,52 +141,88 @@ async def show_calendar(
     out.tell(answer, [name], lambda: _show_details(out, decode_answer(answer, Calendar)))
 
 
-@command(group, "set", makes_store=True)
-async def set_calendar(
+@command(group, "create", makes_store=True)
+async def create_calendar(
     api: Client,
     out: Output,
     name: CalendarName,
     tz: Zone = None,
-    closed: Annotated[
-        list[str] | None, typer.Option("--closed", help="A closed day of the week, such as sat. Repeatable.")
-    ] = None,
-    hours: Annotated[
-        list[str] | None,
-        typer.Option("--hours", help='Open hours, such as "mon-fri 09:00-17:00". Repeatable.'),
-    ] = None,
-    holiday: Annotated[
-        list[str] | None,
-        typer.Option("--holiday", help="One or several closed days: 2026-12-24/2026-12-26=Christmas. Repeatable."),
-    ] = None,
-    freeze: Annotated[
-        list[str] | None,
-        typer.Option("--freeze", help="A closed period: 2026-07-01T22:00:00Z/2026-07-02T02:00:00Z=move. Repeatable."),
-    ] = None,
-    every_job: Annotated[
-        bool, typer.Option("--all-jobs", help="Apply the calendar to all jobs of the tenant.")
-    ] = False,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="Apply the calendar to jobs with this tag. Repeatable.")
-    ] = None,
-    queue: Annotated[
-        list[str] | None, typer.Option("--queue", help="Apply the calendar to jobs of this queue. Repeatable.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("-f", "--file", help="The whole definition as JSON, as `show --json` prints it; - reads stdin."),
-    ] = None,
+    closed: ClosedDays = None,
+    hours: OpenHours = None,
+    holiday: Holidays = None,
+    freeze: Freezes = None,
+    every_job: AllJobs = False,
+    tag: Tags = None,
+    queue: Queues = None,
+    file: DefinitionFile = None,
     why: Why = "",
 ) -> None:
-    """Create a calendar, or replace its whole definition. Every change is kept as a version.
+    """Create a calendar.
 
     Examples:
 
-    mainspring calendars set weekends --tz Europe/Paris --closed sat --closed sun
+    mainspring calendars create weekends --tz Europe/Paris --closed sat --closed sun
 
-    mainspring calendars set office --hours "mon-fri 09:00-17:00"
+    mainspring calendars create office --hours "mon-fri 09:00-17:00"
 
-    mainspring calendars set move --freeze 2030-07-01T22:00:00Z/2030-07-02T02:00:00Z --all-jobs --why "we move"
+    mainspring calendars create move --freeze 2030-07-01T22:00:00Z/2030-07-02T02:00:00Z --all-jobs --why "we move"
     """
+    body = _read_options(tz, closed, hours, holiday, freeze, every_job, tag, queue, file)
+    try:
+        answer = await _put(api, name, {**body, "expectedVersion": 0}, why)
+    except Conflict:
+        raise Conflict(f"calendar {name} exists; to change it: mainspring calendars update {name}") from None
+    _report_saved(out, name, answer)
+
+
+@command(group, "update")
+async def update_calendar(
+    api: Client,
+    out: Output,
+    name: CalendarName,
+    tz: Zone = None,
+    closed: ClosedDays = None,
+    hours: OpenHours = None,
+    holiday: Holidays = None,
+    freeze: Freezes = None,
+    every_job: AllJobs = False,
+    tag: Tags = None,
+    queue: Queues = None,
+    file: DefinitionFile = None,
+    why: Why = "",
+) -> None:
+    """Change a calendar; options that you omit keep their values. Every change is kept as a version.
+
+    An option that can be repeated replaces its whole list.
+
+    Examples:
+
+    mainspring calendars update weekends --tz Europe/Berlin
+
+    mainspring calendars update office --hours "mon-thu 09:00-17:00" --hours "fri 09:00-15:00" --why "short Fridays"
+    """
+    with name_missing("calendar", name):
+        current = await api.ask("GET", f"/v1/calendars/{quote_segment(name)}", query={"tenant": api.tenant})
+    body = _read_options(tz, closed, hours, holiday, freeze, every_job, tag, queue, file)
+    if not body:
+        raise Invalid("--closed", "no change given", "for example --closed sun, or a definition in --file")
+    kept = {} if file is not None else select_settable(decode_answer(current, dict[str, object]))
+    version = decode_answer(current, Calendar).version
+    _report_saved(out, name, await _put(api, name, {**kept, **body, "expectedVersion": version}, why))
+
+
+def _read_options(
+    tz: str | None,
+    closed: list[str] | None,
+    hours: list[str] | None,
+    holiday: list[str] | None,
+    freeze: list[str] | None,
+    every_job: bool,
+    tag: list[str] | None,
+    queue: list[str] | None,
+    file: Path | None,
+) -> dict[str, object]:
+    """Return the fields of the definition that the options set."""
     given = {
         "timezone": tz,
         "closedDays": closed,
@@ -187,7 +236,10 @@ async def set_calendar(
         if body:
             raise Invalid("--file", "replaces the whole definition", "omit the other options")
         body = read_definition(file)
-    answer = await _put(api, name, body, why)
+    return body
+
+
+def _report_saved(out: Output, name: str, answer: Raw) -> None:
     saved = decode_answer(answer, Calendar)
     out.tell(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
 
@@ -211,8 +263,7 @@ async def import_calendar(
     if api.tenant is not None:
         body["tenant"] = api.tenant
     answer = await api.ask("POST", f"/v1/calendars/{quote_segment(name)}/import", body=body, repeatable=True)
-    saved = decode_answer(answer, Calendar)
-    out.tell(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
+    _report_saved(out, name, answer)
 
 
 @command(group, "delete")

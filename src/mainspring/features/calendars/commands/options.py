@@ -1,12 +1,46 @@
-"""Parses the calendar options of the command line into request bodies."""
+"""The options of calendars, and their parsers into request bodies."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
+import typer
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.schedules.calendar import DAYS
+
+Zone: TypeAlias = Annotated[
+    str | None, typer.Option("--tz", help="The time zone, such as Europe/Paris. Default: UTC.", show_default=False)
+]
+ClosedDays: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--closed", help="A closed day of the week, such as sat. Repeatable.", metavar="DAY")
+]
+OpenHours: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--hours", help='Open hours, such as "mon-fri 09:00-17:00". Repeatable.')
+]
+Holidays: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--holiday", help="One or several closed days: 2026-12-24/2026-12-26=Christmas. Repeatable."),
+]
+Freezes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--freeze", help="A closed period: 2026-07-01T22:00:00Z/2026-07-02T02:00:00Z=move. Repeatable."),
+]
+AllJobs: TypeAlias = Annotated[bool, typer.Option("--all-jobs", help="Apply the calendar to all jobs of the tenant.")]
+Tags: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--tag", help="Apply the calendar to jobs with this tag. Repeatable.")
+]
+Queues: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--queue", help="Apply the calendar to jobs of this queue. Repeatable.")
+]
+DefinitionFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("-f", "--file", help="The whole definition as JSON, as `show --json` prints it; - reads stdin."),
+]
+#: Fields of a calendar that the server sets.
+_OUTPUT_ONLY = ("name", "tenant", "version", "madeBy", "madeAt", "deleted", "why")
 
 
 def parse_open_hours(text: str) -> dict[str, object]:
@@ -41,10 +75,15 @@ def read_text(file: Path, option: str) -> str:
 
 
 def read_definition(file: Path) -> dict[str, object]:
-    """Read a calendar as ``show --json`` prints it, without the fields that cannot be set."""
+    """Read a calendar as ``show --json`` prints it."""
     try:
         found = msgspec.json.decode(read_text(file, "--file"), type=dict[str, object])
     except msgspec.MsgspecError as error:
         raise Invalid("--file", f"is not JSON: {error}") from None
-    output_only = ("name", "tenant", "version", "madeBy", "madeAt", "deleted")
-    return {name: value for name, value in found.items() if name not in output_only and value is not None}
+    why = found.get("why")
+    return {**select_settable(found), **({"why": why} if why is not None else {})}
+
+
+def select_settable(calendar: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a calendar that a request can set."""
+    return {name: value for name, value in calendar.items() if name not in _OUTPUT_ONLY and value is not None}

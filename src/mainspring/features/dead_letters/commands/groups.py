@@ -18,9 +18,7 @@ from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import SECOND, parse_duration, parse_instant
-from mainspring.features.dead_letters.commands.replays import Replay, start_replay
-from mainspring.features.dead_letters.commands.replays import list_replays as show_replays
-from mainspring.features.dead_letters.commands.replays import stop_replay as stop_stored_replay
+from mainspring.features.dead_letters.commands import replays
 
 group = typer.Typer(
     name="dead-letters", help="List, replay and discard runs that failed permanently.", no_args_is_help=True
@@ -53,6 +51,7 @@ FailedBefore: TypeAlias = Annotated[
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
+    application.add_typer(replays.group)
 
 
 class ErrorGroup(msgspec.Struct, rename="camel"):
@@ -126,6 +125,7 @@ async def list_dead(
                 for item in groups
             ],
             right=("COUNT", "1H", "24H"),
+            empty="no dead letters",
         )
 
     out.tell(answer, [item.fingerprint for item in groups], show)
@@ -195,7 +195,7 @@ async def replay(
             "perSecond": per_second,
             "payloadPatch": None if patch is None else read_payload(patch, "--patch"),
         }
-        await start_replay(api, out, request)
+        await replays.start_replay(api, out, request)
         return
     chosen = await _select_runs(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
     if payload is not None and len(chosen) != 1:
@@ -211,29 +211,6 @@ async def replay(
         )
         return
     await _send(api, out, "replay", chosen, extra, per_second)
-
-
-@command(group, "replays")
-async def list_replays(api: Client, out: Output, limit: Limit = 50) -> None:
-    """List replays with canaries, newest first, with their progress and why one was stopped.
-
-    Example: mainspring dead-letters replays
-    """
-    await show_replays(api, out, limit)
-
-
-@command(group, "stop")
-async def stop_replay(
-    api: Client,
-    out: Output,
-    replay: Replay,
-    why: Annotated[str, typer.Option("--why", help="The reason, shown with the replay.", show_default=False)] = "",
-) -> None:
-    """Stop a replay: it creates no more runs; the runs that it has created continue.
-
-    Example: mainspring dead-letters stop 019a8c4b6f2c70008042b1c2d3e4f506 --why "wrong group"
-    """
-    await stop_stored_replay(api, out, replay, why)
 
 
 @command(group, "discard")

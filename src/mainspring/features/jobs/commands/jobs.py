@@ -97,6 +97,7 @@ async def list_jobs(
                 for job in jobs
             ],
             right=("PRIORITY",),
+            empty="no matching jobs",
         )
         if found.next_cursor is not None:
             out.say(f"more than {len(jobs)} jobs match; use --limit")

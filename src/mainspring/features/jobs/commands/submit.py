@@ -162,7 +162,7 @@ async def submit(
 
     mainspring jobs submit report --name report --cron "0 6 * * *" --datacenters us,eu
 
-    mainspring jobs submit report --depends-on 019a8c4b6f2c70008042b1c2d3e4f506 --when all-done
+    mainspring jobs submit report --depends-on 8042b1c2d3e4 --when all-done
     """
     if payload is not None and arg:
         raise Invalid("--arg", "contradicts --payload")

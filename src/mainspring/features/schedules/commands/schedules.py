@@ -52,6 +52,7 @@ async def list_schedules(
                 )
                 for job in jobs
             ],
+            empty="no matching schedules",
         )
         if found.next_cursor is not None:
             out.say(f"more than {len(jobs)} schedules match; use --limit")

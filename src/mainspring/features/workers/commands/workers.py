@@ -65,6 +65,7 @@ async def list_workers(api: Client, out: Output) -> None:
                 for worker in workers
             ],
             right=("RUNNING",),
+            empty="no workers; to start one: mainspring worker MODULE:APP",
         )
 
     out.tell(answer, [worker.worker_id for worker in workers], show)
