@@ -574,18 +574,18 @@ FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value LEFT JOIN label_set
 WHERE r.state = 'queued' AND (r.claim_group = 0 OR (json_array_length(l.requires) = 1 AND l.requires ->> 0 LIKE 'datacenter=%' AND instr(l.requires, '>') = 0))
 
 -- name: queue_fronts
--- Steps from one queue and lane to the next, however many runs each has. Two subqueries, because SQLite searches the index for
--- a pair of columns by the first one alone. A run with a target has a negative lane.
-WITH RECURSIVE front (id, queue, lane) AS (
-    SELECT * FROM (SELECT id, queue, lane FROM run WHERE state = 'queued' ORDER BY queue, lane, rank, id LIMIT 1)
+-- Steps from one queue and claim group to the next, however many runs each has. Two subqueries, because SQLite searches the index for
+-- a pair of columns by the first one alone. A run with a target has a negative claim group.
+WITH RECURSIVE front (id, queue, claim_group) AS (
+    SELECT * FROM (SELECT id, queue, claim_group FROM run WHERE state = 'queued' ORDER BY queue, claim_group, rank, id LIMIT 1)
     UNION ALL
-    SELECT r.id, r.queue, r.lane FROM front f CROSS JOIN run r ON r.id = coalesce(
-        (SELECT n.id FROM run n WHERE n.state = 'queued' AND n.queue = f.queue AND n.lane > f.lane
-         ORDER BY n.lane, n.rank, n.id LIMIT 1),
+    SELECT r.id, r.queue, r.claim_group FROM front f CROSS JOIN run r ON r.id = coalesce(
+        (SELECT n.id FROM run n WHERE n.state = 'queued' AND n.queue = f.queue AND n.claim_group > f.claim_group
+         ORDER BY n.claim_group, n.rank, n.id LIMIT 1),
         (SELECT n.id FROM run n WHERE n.state = 'queued' AND n.queue > f.queue
-         ORDER BY n.queue, n.lane, n.rank, n.id LIMIT 1))
+         ORDER BY n.queue, n.claim_group, n.rank, n.id LIMIT 1))
 )
-SELECT json_group_array(id) FROM (SELECT id FROM front WHERE lane >= 0 LIMIT :limit)
+SELECT json_group_array(id) FROM (SELECT id FROM front WHERE claim_group >= 0 LIMIT :limit)
 
 -- name: ready_hints
 -- SQLite has no lateral joins, so a subquery picks the best runs of each queue.
