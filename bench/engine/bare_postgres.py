@@ -5,7 +5,7 @@ import asyncpg
 from bench.engine.bare import CLAIM, SUBMIT
 from bench.engine.load import Load
 from bench.sizes import PAYLOAD, QUEUE, TASK
-from mainspring.core.model.base.ids import shard_of
+from mainspring.core.model.base.ids import decode_shard
 from mainspring.core.model.base.instant import DAY, HOUR
 from mainspring.stores.postgres.database import SESSION, Database
 
@@ -77,7 +77,7 @@ class Statements:
         ids = runtime.jobs.new_run_ids([""] * SUBMIT)
         today = int(ids[0][:12], 16) * 1_000 // DAY
         _, *values = self._sql["submit_now"].bind(
-            id=ids, bucket=[today] * SUBMIT, shard=[shard_of(ids[0])] * SUBMIT, **self._constant
+            id=ids, bucket=[today] * SUBMIT, shard=[decode_shard(ids[0])] * SUBMIT, **self._constant
         )
         await self._submit.fetch(*values)
         return SUBMIT

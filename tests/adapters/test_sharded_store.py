@@ -14,7 +14,7 @@ import pytest
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
-from mainspring.core.model.cluster.placement import place_for
+from mainspring.core.model.cluster.placement import choose_placement_group
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
@@ -97,7 +97,9 @@ async def _execute(address: str, statement: str) -> None:
 
 def jobs_on(store: ShardedStore) -> Jobs:
     wakeups = LocalWakeups()
-    return Jobs(store, wakeups, SystemClock(), Random(), shards=SHARDS, places=store.place_count, apart=store.server_of)
+    return Jobs(
+        store, wakeups, SystemClock(), Random(), shards=SHARDS, places=store.place_count, apart=store.find_server
+    )
 
 
 def tenant_on(store: ShardedStore, number: int, which: int = 0) -> str:
@@ -106,7 +108,7 @@ def tenant_on(store: ShardedStore, number: int, which: int = 0) -> str:
     found = [
         name
         for name in (next(names) for _ in range(500))
-        if store._servers.home(place_for(name, "", store.place_count)).number == number
+        if store._servers.home(choose_placement_group(name, "", store.place_count)).number == number
     ]
     return found[which]
 
@@ -213,7 +215,7 @@ async def test_hinted_runs_are_claimed_on_their_servers(store: ShardedStore) -> 
 async def test_answers_keep_the_order_of_the_request_across_servers(store: ShardedStore) -> None:
     """Several places of one server, all mixed up."""
     tenants = [tenant_on(store, 0, which) for which in range(6)]
-    assert len({place_for(tenant, "", store.place_count) for tenant in tenants}) > 1
+    assert len({choose_placement_group(tenant, "", store.place_count) for tenant in tenants}) > 1
     runs = [run for tenant in tenants for run in make_runs(store, tenant, 2)]
     Random(2).shuffle(runs)
     assert [answer.id for answer in await store.submit(runs)] == [run.id for run in runs]
@@ -254,15 +256,17 @@ async def test_a_placement_key_spreads_a_tenant_and_limits_apply_per_placement_g
     ]
     placed = [_with_placement(run, part) for run, part in zip(runs, parts, strict=True)]
     assert all(answer.new for answer in await store.submit(placed))
-    assert len({store.server_of(run) for run in placed}) == 3
+    assert len({store.find_server(run) for run in placed}) == 3
     again = a_run(
         id=jobs.new_run_id(tenant=Mine.prefix, placement="part-1"), tenant=Mine.prefix, unique=Unique(key="same")
     )
     [answer] = await store.submit([_with_placement(again, "part-1")])
     assert (answer.id, answer.new) == (placed[1].id, False)
-    home = place_for(Mine.prefix, "", store.place_count)
+    home = choose_placement_group(Mine.prefix, "", store.place_count)
     strange = next(
-        run for run, part in zip(runs, parts, strict=True) if place_for(Mine.prefix, part, store.place_count) != home
+        run
+        for run, part in zip(runs, parts, strict=True)
+        if choose_placement_group(Mine.prefix, part, store.place_count) != home
     )
     with pytest.raises(Invalid):
         await store.submit([strange])
@@ -275,7 +279,7 @@ def _with_placement(run: NewRun, placement: str) -> NewRun:
 async def test_a_placement_group_moves_with_all_of_its_rows(store: ShardedStore, addresses: list[str]) -> None:
     """Processes with an old map of placement groups only notice a short pause."""
     tenant = tenant_on(store, 0)
-    place = place_for(tenant, "", store.place_count)
+    place = choose_placement_group(tenant, "", store.place_count)
     old = build_sharded_store(addresses, SHARDS)
     await old.open()
     try:
@@ -347,7 +351,7 @@ async def test_a_schedule_fires_on_the_server_its_placement_group_moved_to(
     store: ShardedStore, addresses: list[str]
 ) -> None:
     tenant = tenant_on(store, 1)
-    place = place_for(tenant, "", store.place_count)
+    place = choose_placement_group(tenant, "", store.place_count)
     job_id = jobs_on(store).new_job_id(tenant, "job")
     await store.put_jobs([a_job(a_spec(name="job", schedule=every(HOUR)), id=job_id, tenant=tenant)])
     owner = await store.join("scheduler", DAY)
@@ -365,7 +369,7 @@ async def test_a_schedule_fires_on_the_server_its_placement_group_moved_to(
 
 async def test_an_interrupted_move_is_finished_once(store: ShardedStore, addresses: list[str]) -> None:
     tenant = tenant_on(store, 0)
-    place = place_for(tenant, "", store.place_count)
+    place = choose_placement_group(tenant, "", store.place_count)
     source, target, third = store._servers.all
     runs = make_runs(store, tenant, 7)
     await store.submit(runs)

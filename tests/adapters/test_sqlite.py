@@ -19,7 +19,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_loss, complete_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import RunFilter
@@ -748,17 +748,17 @@ async def test_the_rank_in_the_file_is_that_of_the_domain(path: Path) -> None:
 
     at_once, later = a_run(priority=3), a_run(priority=7, delay=MINUTE)
     await store.submit([at_once, later])
-    assert rank(at_once) == rank_of(clock.now(), 3)
+    assert rank(at_once) == compute_rank(clock.now(), 3)
     owner = await store.join("scheduler", HOUR)
     await store.take(owner, range(4))
     clock.advance(MINUTE)
     await store.stage(owner, range(4), 10)
-    assert rank(later) == rank_of(clock.now(), 7)
+    assert rank(later) == compute_rank(clock.now(), 7)
     held = await store.claim(await a_session(store), 1, [Demand("default", 2)])
     clock.advance(SECOND)
     await store.complete([complete_loss(run, blamed=False) for run in held])
-    assert rank(at_once) == rank_of(clock.now(), 3, late=True)
-    assert rank(later) == rank_of(clock.now(), 7, late=True)
+    assert rank(at_once) == compute_rank(clock.now(), 3, late=True)
+    assert rank(later) == compute_rank(clock.now(), 7, late=True)
     await store.close()
 
 

@@ -96,8 +96,8 @@ async def test_fired_ticks_are_explained_by_the_ledger(service: Service) -> None
         assert stored is not None
         assert stored.next_fire is not None
         newest = stored.next_fire - HOUR
-        owner = await service.store.join("node-1", HOUR)  # type: ignore[attr-defined]
-        await service.store.take(owner, range(service.store.shards))  # type: ignore[attr-defined]
+        owner = await service.store.join("node-1", HOUR)  # type: ignore[union-attr]
+        await service.store.take(owner, range(service.store.shards))  # type: ignore[union-attr]
         behind = msgspec.structs.replace(stored, next_fire=stored.next_fire - 3 * HOUR)
         [fired] = await service.store.fire(owner, plan([behind], newest))
         assert fired.runs == 1

@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.workflows.fan_out import FanOutNames, tag_of
+from mainspring.core.model.workflows.fan_out import FanOutNames, build_fan_out_tag
 from mainspring.http.plans.fan_out import read_fan_out
 from tests.api.conftest import Service
 from tests.api.test_jobs import create
@@ -105,7 +105,7 @@ def test_a_fan_out_makes_its_members_from_its_items() -> None:
     assert {(run.tenant, run.queue, run.policy.retry.max_retries) for run in made} == {("acme", "q", 1)}
     about = made[0].about
     assert about is not None
-    assert (about.parent, about.tags) == (root, ("mine", tag_of(root)))
+    assert (about.parent, about.tags) == (root, ("mine", build_fan_out_tag(root)))
 
 
 async def test_a_fan_out_runs_before_its_members_by_default(client: httpx2.AsyncClient) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.core.model.access.networks import address_of, read_networks
+from mainspring.core.model.access.networks import find_client_address, read_networks
 
 PROXIES = read_networks("api.trusted_proxies", ["10.0.0.0/8", "192.168.1.7", "fd00::/8"])
 
@@ -27,8 +27,8 @@ PROXIES = read_networks("api.trusted_proxies", ["10.0.0.0/8", "192.168.1.7", "fd
     ],
 )
 def test_forwarded_addresses_count_only_from_trusted_proxies(peer: str, header: str | None, found: str) -> None:
-    assert address_of(peer, header, PROXIES) == found
+    assert find_client_address(peer, header, PROXIES) == found
 
 
 def test_without_trusted_proxies_the_forwarded_address_is_ignored() -> None:
-    assert address_of("127.0.0.1", "198.51.100.1", ()) == "127.0.0.1"
+    assert find_client_address("127.0.0.1", "198.51.100.1", ()) == "127.0.0.1"

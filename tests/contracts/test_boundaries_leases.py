@@ -137,7 +137,7 @@ async def test_a_scheduler_is_listed_until_its_lease_ends(harness: Harness, offs
     await harness.move_clock(LEASE + offset)
     alive = [scheduler] if offset < 0 else []
     assert [view.id for view in await harness.store.sessions("scheduler")] == alive
-    owner = await harness.store.owner_of(0)
+    owner = await harness.store.find_shard_owner(0)
     assert ([] if owner is None else [owner.id]) == alive
 
 

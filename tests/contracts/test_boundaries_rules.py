@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, S
 from mainspring.core.model.base.staleness import staleness
 from mainspring.core.model.cluster.clock_guard import ClockReading, ClockRules, ClockState
 from mainspring.core.model.cluster.clock_guard import judge as judge_clock
-from mainspring.core.model.limits.budget import Budget, BudgetStatus, judge, period_of
+from mainspring.core.model.limits.budget import Budget, BudgetStatus, find_period, judge
 from mainspring.core.model.limits.limits import (
     LONGEST_PERIOD,
     MAX_KEY,
@@ -75,7 +75,7 @@ def test_a_budget_is_over_at_its_limit(spent: float, state: str) -> None:
 def test_a_period_of_a_budget_begins_at_midnight(period: str, offset: int) -> None:
     # The clock of the tests begins with a month.
     budget = Budget(tenant="default", name="cheap", unit="attempts", limit=1, period=period)  # type: ignore[arg-type]
-    begin, end = period_of(budget, START + offset)
+    begin, end = find_period(budget, START + offset)
     assert (begin == START) is (offset >= 0)
     assert (end == START) is (offset < 0)
 

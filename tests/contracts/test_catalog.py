@@ -400,7 +400,7 @@ async def test_ahead_of_counts_queued_runs_with_a_better_rank(harness: Harness) 
         await harness.advance(SECOND)
     waiting, elsewhere = a_run(delay=HOUR), a_run(queue="other", tenant="acme")
     await harness.submit(waiting, elsewhere)
-    ahead = harness.store.ahead_of
+    ahead = harness.store.count_ahead
     assert [await ahead(run.id) for run in (urgent, first, second, elsewhere)] == [0, 1, 2, 0]
     assert await ahead(waiting.id) is None
     assert await ahead(an_id()) is None

@@ -12,7 +12,7 @@ import pytest
 from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, HintCodec
-from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.ports.dispatch import Broker, HintDelivery, PriorityBroker
 from tests.support.builders import a_run
 from tests.support.dispatch_harness import (
@@ -114,7 +114,7 @@ async def test_hints_are_taken_in_the_order_of_rank(they: DispatchHarness, broke
 async def test_urgent_hints_are_taken_first(they: DispatchHarness, broker: Broker) -> None:
     if not they.prioritised:
         pytest.skip("it has no priorities")
-    made = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (9, 5, 1)]
+    made = [Hint(a_run().id, "default", compute_rank(NOW, priority), priority) for priority in (9, 5, 1)]
     await broker.publish(made)
     taken = [runs(await take_all(broker, 1)) for _ in made]
     assert taken == [[hint.run] for hint in made[::-1]]
@@ -123,7 +123,7 @@ async def test_urgent_hints_are_taken_first(they: DispatchHarness, broker: Broke
 async def test_a_taker_of_one_priority_gets_hints_of_this_one_alone(they: DispatchHarness, broker: Broker) -> None:
     if not isinstance(broker, PriorityBroker) or not broker.by_priority:
         pytest.skip("it does not keep priorities apart")
-    made = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (1, 3, 3, 10)]
+    made = [Hint(a_run().id, "default", compute_rank(NOW, priority), priority) for priority in (1, 3, 3, 10)]
     await broker.publish(made)
     assert await broker.take_priority("default", 2, 10, 0) == []
     found: list[HintDelivery] = []
@@ -133,7 +133,7 @@ async def test_a_taker_of_one_priority_gets_hints_of_this_one_alone(they: Dispat
     assert sorted(runs(found)) == sorted(hint.run for hint in made[1:3])
     await broker.done(found)
     # A full pool takes nothing, and its hints hold up no other priority.
-    late = [Hint(a_run().id, "default", rank_of(NOW, 3), 3), Hint(a_run().id, "default", rank_of(NOW, 1), 1)]
+    late = [Hint(a_run().id, "default", compute_rank(NOW, 3), 3), Hint(a_run().id, "default", compute_rank(NOW, 1), 1)]
     await broker.publish(late)
     urgent: list[HintDelivery] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
@@ -147,7 +147,7 @@ async def test_an_idle_taker_of_one_priority_is_woken_by_a_publish(they: Dispatc
     if not isinstance(broker, PriorityBroker) or not broker.by_priority:
         pytest.skip("it does not keep priorities apart")
     publisher = await they.another()
-    hints_of_both = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (1, 3)]
+    hints_of_both = [Hint(a_run().id, "default", compute_rank(NOW, priority), priority) for priority in (1, 3)]
     taking = [asyncio.create_task(broker.take_priority("default", priority, 10, LONG)) for priority in (1, 3)]
     await let_idle(publisher)
     async with asyncio.timeout(DEADLINE_SECONDS):

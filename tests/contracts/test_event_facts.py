@@ -87,13 +87,13 @@ async def test_the_constant_facts_of_a_run_are_known_in_every_state(harness: Har
     [ended] = await harness.start(a_run())
     await harness.submit(waiting, queued)
     await harness.succeed(ended)
-    found = {facts.id: facts for facts in await harness.store.facts_of([waiting.id, queued.id, ended.id], since)}
+    found = {facts.id: facts for facts in await harness.store.read_run_facts([waiting.id, queued.id, ended.id], since)}
     assert found.keys() == {waiting.id, queued.id, ended.id}
     assert {facts.task for facts in found.values()} == {"greet"}
     assert (found[queued.id].queue, found[queued.id].ended) == ("mail", False)
     assert (found[ended.id].queue, found[ended.id].ended, found[ended.id].attempt) == ("default", True, 1)
-    assert await harness.store.facts_of([a_run().id], since) == []
-    assert await harness.store.facts_of([], since) == []
+    assert await harness.store.read_run_facts([a_run().id], since) == []
+    assert await harness.store.read_run_facts([], since) == []
 
 
 async def test_the_facts_of_a_run_have_its_tags_in_every_state(harness: Harness) -> None:
@@ -103,7 +103,7 @@ async def test_the_facts_of_a_run_have_its_tags_in_every_state(harness: Harness)
     [ended] = await harness.start(a_run(about=about))
     await harness.submit(waiting, queued, plain)
     await harness.succeed(ended)
-    found = await harness.store.facts_of([waiting.id, queued.id, ended.id, plain.id], since)
+    found = await harness.store.read_run_facts([waiting.id, queued.id, ended.id, plain.id], since)
     tags = dict.fromkeys([waiting.id, queued.id, ended.id], ("4K", "job:e-1"))
     assert {facts.id: facts.tags for facts in found} == {**tags, plain.id: ()}
 
@@ -113,7 +113,7 @@ async def test_the_facts_of_an_ended_run_have_its_outcome(harness: Harness) -> N
     failed, cancelled = await harness.start(a_run(policy=a_policy(retries=0)), a_run())
     await harness.fail(failed, error="x" * 2 * MAX_TOLD_ERROR + " the cause")
     await harness.complete(complete_cancel(cancelled))
-    found = {facts.id: facts for facts in await harness.store.facts_of([failed.id, cancelled.id], since)}
+    found = {facts.id: facts for facts in await harness.store.read_run_facts([failed.id, cancelled.id], since)}
     assert found[failed.id].reason == "error"
     error = found[failed.id].error
     assert error is not None
@@ -128,14 +128,14 @@ async def test_the_facts_of_a_tick_have_job_and_scheduled_time(harness: Harness)
     await harness.fire_due()
     [entry] = await harness.ticks(job.id)
     assert entry.run_id is not None
-    [facts] = await harness.store.facts_of([entry.run_id], now)
+    [facts] = await harness.store.read_run_facts([entry.run_id], now)
     assert (facts.job_id, facts.scheduled_at) == (job.id, entry.scheduled_at)
 
 
 async def test_the_facts_of_a_worker_are_known_after_it_left(harness: Harness) -> None:
     here, left = await harness.worker(), await harness.worker()
     await harness.store.close_session(left)
-    found = await harness.store.workers_of([here, left])
+    found = await harness.store.read_worker_facts([here, left])
     assert {facts.id for facts in found} == {here, left}
     assert all(facts.name for facts in found)
 

@@ -14,22 +14,22 @@ async def test_the_holder_of_the_ordering_key_of_a_blocked_run_is_returned(harne
     first, second = a_run(key="k"), a_run(key="k")
     held = await harness.start(first)
     await harness.submit(second, free := a_run())
-    assert await harness.store.holder_of(second.id) == first.id
-    assert await harness.store.holder_of(free.id) is None
+    assert await harness.store.find_holder(second.id) == first.id
+    assert await harness.store.find_holder(free.id) is None
     await harness.succeed(*held)
-    assert await harness.store.holder_of(second.id) is None
+    assert await harness.store.find_holder(second.id) is None
 
 
 async def test_the_owner_of_a_shard_is_returned(harness: Harness) -> None:
-    assert await harness.store.owner_of(3) is None
+    assert await harness.store.find_shard_owner(3) is None
     member = await harness.store.join("node-1", 10 * SECOND)
     await harness.store.take(member, [3])
-    owner = await harness.store.owner_of(3)
+    owner = await harness.store.find_shard_owner(3)
     assert owner is not None
     assert (owner.id, owner.name, owner.shards) == (member, "node-1", 1)
-    assert await harness.store.owner_of(4) is None
+    assert await harness.store.find_shard_owner(4) is None
     await harness.advance(11 * SECOND)
-    assert await harness.store.owner_of(3) is None
+    assert await harness.store.find_shard_owner(3) is None
 
 
 async def test_the_newest_tick_at_or_before_an_instant_is_returned(harness: Harness) -> None:

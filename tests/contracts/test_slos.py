@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.schedules.job import JobState
-from mainspring.core.model.schedules.schedule import due_of
+from mainspring.core.model.schedules.schedule import compute_due
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo, begin
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.slos import SloDue, SloResult
@@ -128,10 +128,10 @@ async def test_a_tick_is_not_missed_before_its_jitter_has_passed(harness: Harnes
     spec = a_spec(schedule=every(HOUR, jitter=59 * MINUTE), slo=Slo(start_within=MINUTE))
     new = a_job(spec)
     tick = await harness.now() // HOUR * HOUR + HOUR
-    while due_of(spec.schedule, tick, new.id) < tick + 10 * MINUTE:
+    while compute_due(spec.schedule, tick, new.id) < tick + 10 * MINUTE:
         # The jitter is drawn from the id.
         new = a_job(spec)
-    due = due_of(spec.schedule, tick, new.id)
+    due = compute_due(spec.schedule, tick, new.id)
     await harness.put(new)
     await harness.store.attach_reader("test")
     await harness.advance(tick - await harness.now() + 5 * MINUTE)

@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
-from mainspring.core.model.base.percentiles import bucket_of
+from mainspring.core.model.base.percentiles import find_bucket
 from mainspring.core.ports.storage.catalog import TIMINGS_KEPT, Timings
 from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_policy, a_run
@@ -39,7 +39,7 @@ async def test_without_ended_runs_there_are_no_timings(harness: Harness) -> None
 async def test_durations_are_counted_by_bucket(harness: Harness) -> None:
     await end_runs(harness, 3)
     await end_runs(harness, 2)
-    assert await timings(harness) == Timings({bucket_of(_LATE): 5}, {bucket_of(_TOOK): 5})
+    assert await timings(harness) == Timings({find_bucket(_LATE): 5}, {find_bucket(_TOOK): 5})
 
 
 async def test_later_roll_ups_add_to_the_same_minute_and_bucket(harness: Harness) -> None:
@@ -55,7 +55,7 @@ async def test_later_roll_ups_add_to_the_same_minute_and_bucket(harness: Harness
         await harness.fail(*failing)
         await harness.move_clock(16 * SECOND)
         await harness.store.tidy()
-    short, long = bucket_of(MILLISECOND), bucket_of(4 * MILLISECOND)
+    short, long = find_bucket(MILLISECOND), find_bucket(4 * MILLISECOND)
     assert await harness.store.timings(None, None, start, start + MINUTE) == Timings(
         {short: 2, long: 1}, {long: 1, short: 2}
     )
@@ -75,7 +75,7 @@ async def test_one_roll_up_counts_each_bucket(harness: Harness) -> None:
     second = await harness.claim(worker, 1)
     await harness.move_clock(MILLISECOND)
     await harness.succeed(*first, *second)
-    expected = {bucket_of(MILLISECOND): 1, bucket_of(4 * MILLISECOND): 1}
+    expected = {find_bucket(MILLISECOND): 1, find_bucket(4 * MILLISECOND): 1}
     assert await timings(harness) == Timings(expected, expected)
 
 
@@ -83,7 +83,7 @@ async def test_short_durations_are_in_the_first_buckets(harness: Harness) -> Non
     await harness.succeed(*await harness.start(a_run()))
     found = await timings(harness)
     assert sum(found.late.values()) == sum(found.took.values()) == 1
-    assert max([*found.late, *found.took]) < bucket_of(_LATE)
+    assert max([*found.late, *found.took]) < find_bucket(_LATE)
 
 
 async def test_a_run_that_ended_between_attempts_has_no_timings(harness: Harness) -> None:

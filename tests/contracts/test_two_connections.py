@@ -18,7 +18,7 @@ from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.store import KEYS_KEPT
-from mainspring.stores.postgres.rows import order_gate
+from mainspring.stores.postgres.rows import compute_order_lock
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, every
 from tests.support.kept_connections import KeptConnections
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.postgres
 
 LIMIT = a_limit("customer", 1)
 [GATE] = build_limiters("default", "greet", (LIMIT,), None)
-KEY = order_gate("default", "key")
+KEY = compute_order_lock("default", "key")
 
 
 @pytest.fixture

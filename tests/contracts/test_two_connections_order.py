@@ -18,7 +18,7 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.store import KEYS_KEPT
-from mainspring.stores.postgres.rows import order_gate
+from mainspring.stores.postgres.rows import compute_order_lock
 from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_run, a_spec, every
 from tests.support.kept_connections import KeptConnections
@@ -86,7 +86,7 @@ def limiter_number(name: str) -> int:
 
 
 def key_number(name: str) -> int:
-    return order_gate("default", name)
+    return compute_order_lock("default", name)
 
 
 def runs_of(kind: str, reverse: bool, **more: Any) -> tuple[list[NewRun], Rows]:

@@ -9,7 +9,7 @@ from mainspring.core.model.limits.budget import Budget, BudgetStatus
 from mainspring.core.model.runs.completion import Completion, complete_release, complete_success
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.usage import USAGE_KEPT, AttemptCost, GroupBy, UsageLine, by_line, day_of
+from mainspring.core.model.runs.usage import USAGE_KEPT, AttemptCost, GroupBy, UsageLine, by_line, find_day
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.builders import a_job, a_run, a_spec, every
@@ -96,7 +96,7 @@ async def test_usage_is_summed_by_job_task_or_tenant(harness: Harness) -> None:
 @pytest.mark.slow
 async def test_usage_outlives_its_runs_and_is_pruned_later(harness: Harness) -> None:
     await harness.succeed(*await harness.start(a_run()))
-    day = day_of(await harness.now())
+    day = find_day(await harness.now())
     assert len(await roll_up(harness)) == 1
     await harness.move_clock(40 * DAY)
     await harness.store.prune(Retention(succeeded=DAY, unsuccessful=DAY, ledger=DAY), 1_000)
@@ -134,7 +134,7 @@ async def test_usage_is_summed_for_the_scope_of_a_budget(harness: Harness) -> No
     )
     await harness.complete(*(success(run, tokens=amount) for run, amount in zip(held, (1, 2, 4), strict=True)))
     await roll_up(harness)
-    day = day_of(await harness.now()) - DAY
+    day = find_day(await harness.now()) - DAY
     for of, target, spent in (
         ("tenant", "", 7),
         ("job", "hourly", 1),

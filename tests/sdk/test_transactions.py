@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 from mainspring import Conflict, Invalid, Mainspring, NotFound, RunFailed, transaction
 from mainspring.config.node import Node, Role
 from mainspring.core.model.access.access import Quotas, Tenant
-from mainspring.core.model.base.ids import is_id, made_at, shard_of
+from mainspring.core.model.base.ids import decode_shard, is_id, made_at
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, from_datetime
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
@@ -331,7 +331,7 @@ async def test_sql_and_triggers_can_submit(site: Site) -> None:
     run = await connection.fetchval("""SELECT mainspring.submit('note', '{"number": 7}', queue => 'notes')""")
     assert is_id(run)
     assert abs(made_at(run) / SECOND - before) < 60
-    assert shard_of(run) < (await site.app.runtime()).store.shards
+    assert decode_shard(run) < (await site.app.runtime()).store.shards
     assert await site.app.handle(run).result("2m") == 7
     await connection.execute(
         """

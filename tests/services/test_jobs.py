@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
-from mainspring.core.model.base.ids import is_derived, shard_for, shard_of
+from mainspring.core.model.base.ids import decode_shard, is_derived, shard_for
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, SECOND, Micros
-from mainspring.core.model.cluster.placement import place_for, place_of
+from mainspring.core.model.cluster.placement import choose_placement_group, find_placement_group
 from mainspring.core.model.runs.new_run import NewRun, made_once
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
@@ -203,10 +203,10 @@ async def test_ids_of_a_batch_share_a_shard_except_for_those_with_an_ordering_ke
     world = World()
     ids = world.jobs.new_run_ids(["", "video-1", "", "video-1", ""])
     assert sorted(ids) == ids
-    assert len({shard_of(ids[index]) for index in (0, 2, 4)}) == 1
-    assert shard_of(ids[1]) == shard_of(ids[3]) == shard_for("video-1", SHARDS)
-    assert len({shard_of(world.jobs.new_run_id()) for _ in range(200)}) == SHARDS
-    assert shard_of(world.jobs.new_job_id("default", "report")) < SHARDS
+    assert len({decode_shard(ids[index]) for index in (0, 2, 4)}) == 1
+    assert decode_shard(ids[1]) == decode_shard(ids[3]) == shard_for("video-1", SHARDS)
+    assert len({decode_shard(world.jobs.new_run_id()) for _ in range(200)}) == SHARDS
+    assert decode_shard(world.jobs.new_job_id("default", "report")) < SHARDS
 
 
 @in_virtual_time
@@ -215,13 +215,13 @@ async def test_an_id_by_key_is_the_same_for_the_same_request_for_a_day() -> None
     run, same, other = (made_once(a_run(payload=payload), "once") for payload in (b"1", b"1", b"2"))
     first = world.jobs.id_by_key(run)
     assert is_derived(first)
-    assert shard_of(first) < SHARDS
+    assert decode_shard(first) < SHARDS
     assert first == world.jobs.id_by_key(same)
     assert first != world.jobs.id_by_key(made_once(a_run(payload=b"1"), "twice"))
     # Another request under the same key is a conflict and gets another id.
     assert first != world.jobs.id_by_key(other)
     ordered = made_once(a_run(policy=RunPolicy(ordering_key="video-1")), "once")
-    assert shard_of(world.jobs.id_by_key(ordered)) == shard_for("video-1", SHARDS)
+    assert decode_shard(world.jobs.id_by_key(ordered)) == shard_for("video-1", SHARDS)
     await world.clock.sleep(DAY)
     # By then the key has expired.
     assert first != world.jobs.id_by_key(run)
@@ -233,9 +233,11 @@ async def test_an_id_in_a_sharded_store_lies_in_the_group_of_its_placement() -> 
     jobs = Jobs(world.store, world.wakeups, world.clock, Random(1), shards=64, places=32)
     run = made_once(msgspec.structs.replace(a_run(), placement="eu"), "once")
     for identifier in (jobs.id_by_key(run), jobs.new_run_id(tenant=run.tenant, placement="eu")):
-        assert place_of(identifier, 32) == place_for(run.tenant, "eu", 32)
+        assert find_placement_group(identifier, 32) == choose_placement_group(run.tenant, "eu", 32)
         assert jobs.placed(identifier, run.tenant, "eu") == identifier
-        assert place_of(jobs.placed(identifier, run.tenant), 32) == place_for(run.tenant, "", 32)
+        assert find_placement_group(jobs.placed(identifier, run.tenant), 32) == choose_placement_group(
+            run.tenant, "", 32
+        )
 
 
 @in_virtual_time

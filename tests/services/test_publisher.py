@@ -46,9 +46,9 @@ class FlakySink(MemorySink):
 class CountingStore(MemoryStore):
     reads = 0
 
-    async def facts_of(self, runs: Sequence[RunId], since: int) -> Any:
+    async def read_run_facts(self, runs: Sequence[RunId], since: int) -> Any:
         self.reads += 1
-        return await super().facts_of(runs, since)
+        return await super().read_run_facts(runs, since)
 
 
 class World:

@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.schedules.calendar import CalendarSpec, Covers, Freeze, WhenClosed
 from mainspring.core.model.schedules.job import JobSpec, JobState
-from mainspring.core.model.schedules.schedule import due_of
+from mainspring.core.model.schedules.schedule import compute_due
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.runtime.local_wakeups import LocalWakeups
@@ -125,7 +125,7 @@ async def test_a_run_that_started_on_time_and_is_retried_is_no_missed_objective(
     else:
         spec = a_spec(schedule=every(MINUTE, jitter=30 * SECOND), slo=Slo(start_within=SECOND))
     new = a_job(spec)
-    while spec.schedule.jitter and due_of(spec.schedule, first, new.id) <= first + 2 * SECOND:
+    while spec.schedule.jitter and compute_due(spec.schedule, first, new.id) <= first + 2 * SECOND:
         # The jitter is drawn from the id.
         new = a_job(spec)
     (job,) = await declared(store, [new])

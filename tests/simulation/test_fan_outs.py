@@ -13,7 +13,7 @@ from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.workflows.fan_out import tag_of
+from mainspring.core.model.workflows.fan_out import build_fan_out_tag
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.handler import AsyncHandler, Handler
@@ -101,7 +101,7 @@ def test_every_fan_out_completes_with_each_member_once(seed: int, monkeypatch: p
             return [
                 run
                 for run in world.store.tables.runs.values()
-                if run.about is not None and tag_of(root) in run.about.tags
+                if run.about is not None and build_fan_out_tag(root) in run.about.tags
             ]
 
         for _ in range(6):

@@ -48,7 +48,7 @@ def make_jobs(store: ShardedStore) -> Jobs:
         random.Random(),
         shards=store.shards,
         places=store.place_count,
-        apart=store.server_of,
+        apart=store.find_server,
     )
 
 

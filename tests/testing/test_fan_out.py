@@ -8,7 +8,7 @@ import pytest
 from mainspring import Context, Mainspring
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
 from mainspring.core.model.runs.run import ENDED, RunState
-from mainspring.core.model.workflows.fan_out import tag_of
+from mainspring.core.model.workflows.fan_out import build_fan_out_tag
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.sdk.handle import RunFailed
 from mainspring.testing import TestScheduler
@@ -49,7 +49,7 @@ async def test_a_fan_out_keeps_to_its_concurrency_while_workers_are_lost() -> No
         s.lose(FAN_IN, 3)
         for _ in range(100):
             await s.advance("200ms")
-            open_now = RunFilter(tenant=None, tag=tag_of(handle.id), states=frozenset(RunState) - ENDED)
+            open_now = RunFilter(tenant=None, tag=build_fan_out_tag(handle.id), states=frozenset(RunState) - ENDED)
             most = max(most, await (await app.runtime()).store.count_runs(open_now, 10_000))
         await s.run_until_idle()
         done = await handle.result()
@@ -113,7 +113,7 @@ async def test_a_fan_out_fails_with_the_number_of_failed_members() -> None:
             await fails.result()
         view = await fails.view()
         assert (view.reason, view.attempt) == ("gave up", 1)
-        found_by = f"to list them, filter by the tag {tag_of(view.id)}"
+        found_by = f"to list them, filter by the tag {build_fan_out_tag(view.id)}"
         assert view.error == f"GiveUp: 2 of 5 members did not succeed (2 failed); {found_by}"
         done = await goes_on.result()
         assert (done.succeeded, done.failed, done.results) == (3, 2, [1, None, 3, None, 5])

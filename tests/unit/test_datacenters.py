@@ -14,10 +14,10 @@ from mainspring.core.model.cluster.datacenters import (
     ALL,
     Preference,
     at_home,
+    find_datacenter,
+    find_preference,
     may_run,
-    place_of,
     placed,
-    preference_of,
     requiring,
     serving,
 )
@@ -44,8 +44,8 @@ last_seen = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 20 * MINUTE))
 @given(orders)
 def test_a_preference_is_encoded_as_a_label_and_decoded_again(order: Preference) -> None:
     check_labels_kept("requires", (order.word,))
-    assert preference_of(("gpu=a100", order.word)) == order
-    assert place_of((order.word,)) is None
+    assert find_preference(("gpu=a100", order.word)) == order
+    assert find_datacenter((order.word,)) is None
 
 
 @given(orders, last_seen, st.integers(0, 20 * MINUTE), st.integers(0, 5 * MINUTE))

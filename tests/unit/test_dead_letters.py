@@ -15,7 +15,7 @@ from mainspring.core.model.runs.dead_letters import (
     GROWS_WITHIN,
     QUIET,
     DeadLetterWatch,
-    trend_of,
+    build_trend,
     watch,
 )
 from mainspring.core.model.runs.replay import AT_ONCE, Replay, judged, room, stopped
@@ -52,7 +52,7 @@ def test_slow_growth_raises_no_alarm() -> None:
 
 @given(st.lists(st.integers(0, 2 * DAY), max_size=50))
 def test_a_trend_counts_the_last_day_by_the_hour(ages: list[int]) -> None:
-    trend = trend_of([NOW - age for age in ages], NOW)
+    trend = build_trend([NOW - age for age in ages], NOW)
     assert (len(trend), sum(trend)) == (24, sum(age < DAY for age in ages))
     assert trend[-1] == sum(age < HOUR for age in ages)
 

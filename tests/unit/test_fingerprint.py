@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.core.model.base.fingerprint import compute_fingerprint, kind_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint, parse_error_kind
 from mainspring.core.model.runs.names import clean_error
 
 TRACEBACK = """Traceback (most recent call last):
@@ -66,12 +66,12 @@ def test_the_reason_changes_the_fingerprint() -> None:
 
 
 def test_the_kind_of_a_traceback_is_its_exception() -> None:
-    assert kind_of(TRACEBACK.format(line=17, order=4)) == "ValueError: no such order …"
+    assert parse_error_kind(TRACEBACK.format(line=17, order=4)) == "ValueError: no such order …"
 
 
 def test_a_long_error_has_the_kind_of_its_end() -> None:
     error = "x" * 100_000 + "\nValueError: at the end 17"
-    assert kind_of(error) == "ValueError: at the end …"
+    assert parse_error_kind(error) == "ValueError: at the end …"
     assert have_same_fingerprint(error, "ValueError: at the end 4")
     assert have_same_fingerprint(error, clean_error(error)), "before and after truncation"
 

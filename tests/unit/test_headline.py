@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mainspring.core.model.base.fingerprint import compute_fingerprint, exception_of, kind_of
+from mainspring.core.model.base.fingerprint import compute_fingerprint, parse_error_kind, parse_exception_name
 from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.runs.names import clean_error
 
@@ -88,7 +88,7 @@ def test_the_headline_is_the_first_line_of_the_last_exception(fail: Callable[[],
     error = record(fail)
     assert find_headline(error) == headline
     assert find_headline(error.rstrip()) == headline
-    assert exception_of(error) == headline.partition(":")[0]
+    assert parse_exception_name(error) == headline.partition(":")[0]
 
 
 @pytest.mark.parametrize(("fail", "headline"), CASES)
@@ -122,5 +122,5 @@ def test_a_long_message_does_not_hide_the_exception() -> None:
 
 def test_errors_are_grouped_by_the_headline() -> None:
     one, other = record(fail_in_two_lines), record(fail_simply)
-    assert kind_of(one) == "ValueError: no order …"
+    assert parse_error_kind(one) == "ValueError: no order …"
     assert compute_fingerprint("error", one) == compute_fingerprint("error", other)

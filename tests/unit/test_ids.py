@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from mainspring.core.model.base.ids import (
     MAX_SHARDS,
     IdMaker,
+    decode_shard,
     derived_id,
     is_id,
     made_at,
     shard_for,
-    shard_of,
     stable_hash,
 )
 from mainspring.core.model.base.instant import MILLISECOND, Instant
@@ -28,7 +28,7 @@ shards = st.integers(0, MAX_SHARDS - 1)
 def test_an_id_carries_its_shard_and_its_time_to_the_millisecond(at: Instant, shard: int) -> None:
     made = IdMaker(Random(0)).make(at, shard)
     assert is_id(made)
-    assert shard_of(made) == shard
+    assert decode_shard(made) == shard
     assert made_at(made) == at // MILLISECOND * MILLISECOND
 
 
@@ -47,7 +47,7 @@ def test_more_ids_than_a_millisecond_has_room_for_still_grow() -> None:
     maker = IdMaker(Random(0))
     made = [maker.make(START, 3) for _ in range(10_000)]
     assert made == sorted(set(made))
-    assert {shard_of(one) for one in made} == {3}
+    assert {decode_shard(one) for one in made} == {3}
     assert made_at(made[-1]) - START < 5 * MILLISECOND
 
 
@@ -68,7 +68,7 @@ def test_the_same_parts_give_the_same_derived_id(at: Instant, shard: int, one: s
     assert derived == derived_id(at, shard, one.encode("utf-8", "replace"), 7)
     assert is_id(derived)
     assert derived[12] == "8"
-    assert shard_of(derived) == shard
+    assert decode_shard(derived) == shard
     assert made_at(derived) == at // MILLISECOND * MILLISECOND
     if one.encode("utf-8", "replace") != other.encode("utf-8", "replace"):
         assert derived != derived_id(at, shard, other.encode("utf-8", "replace"), 7)
@@ -83,14 +83,14 @@ def test_each_tick_and_target_of_a_job_has_its_own_run_in_the_jobs_shard() -> No
         tick_run_id(a_job_id(shard=42), START),
     }
     assert len(made) == 4
-    assert {shard_of(run) for run in made} == {42}
+    assert {decode_shard(run) for run in made} == {42}
     assert tick_run_id(job, START) == tick_run_id(job, START)
 
 
 def test_each_version_of_a_job_has_its_own_body() -> None:
     job = a_job_id(shard=42)
     assert version_body_id(job, 1) != version_body_id(job, 2)
-    assert shard_of(version_body_id(job, 1)) == 42
+    assert decode_shard(version_body_id(job, 1)) == 42
 
 
 @given(st.text(max_size=40))

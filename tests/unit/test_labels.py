@@ -5,7 +5,7 @@ import pytest
 from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.cluster.labels import MAX_LABELS, has_all, label_words, labels_of, read_label
+from mainspring.core.model.cluster.labels import MAX_LABELS, has_all, label_words, read_label, split_labels
 from mainspring.core.model.explain.runs import RunSituation, explain
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.policy import RunPolicy
@@ -19,7 +19,7 @@ from tests.support.views import a_run_view
 def test_a_set_of_labels_has_one_canonical_form() -> None:
     words = label_words("labels", {"region": "eu", "gpu": "a100"})
     assert words == ("gpu=a100", "region=eu")
-    assert labels_of(words) == {"gpu": "a100", "region": "eu"}
+    assert split_labels(words) == {"gpu": "a100", "region": "eu"}
 
 
 @pytest.mark.parametrize(

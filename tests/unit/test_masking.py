@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.core.model.base.masking import MASK, Mask, find_views, units_of
+from mainspring.core.model.base.masking import MASK, Mask, find_views, list_units
 from mainspring.core.runtime.masking import Masks, masks
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter
 
@@ -197,7 +197,7 @@ def test_masked_json_is_still_valid_json(value: str, deep: object) -> None:
     encoded = msgspec.json.encode({"deep": deep, "hidden": [value, {value: 1}]})
     masked = masks.json("a", encoded)
     msgspec.json.decode(masked)
-    assert not Mask([value]).found_in(masked.decode()) or any(unit in MASK for unit in units_of(value))
+    assert not Mask([value]).found_in(masked.decode()) or any(unit in MASK for unit in list_units(value))
 
 
 def test_a_number_is_masked() -> None:

@@ -14,12 +14,12 @@ from mainspring.core.model.alerts.notices import (
     AlertProblem,
     Notice,
     On,
-    lines_of,
+    build_lines,
+    build_text,
+    build_title,
     pagerduty_bodies,
     shorten_error,
     slack_body,
-    text_of,
-    title_of,
     webhook_body,
 )
 from mainspring.core.model.base.instant import MINUTE, SECOND
@@ -37,8 +37,8 @@ def test_a_message_describes_a_problem_on_one_line() -> None:
     notice = Notice(
         entries=(an_entry(error="ValueError: no", run="r1", count=3, owner="billing"),), url="https://m.example"
     )
-    assert title_of(notice) == "Mainspring: nightly is dead"
-    title, empty, line = text_of(notice).splitlines()
+    assert build_title(notice) == "Mainspring: nightly is dead"
+    title, empty, line = build_text(notice).splitlines()
     assert (title, empty) == ("Mainspring: nightly is dead", "")
     expected = (
         "nightly is dead · 3 failures since 2026-09-21T14:12:20Z · task charge · queue billing · owner billing · run r1"
@@ -48,11 +48,11 @@ def test_a_message_describes_a_problem_on_one_line() -> None:
 
 def test_the_title_counts_open_and_resolved_problems() -> None:
     two = (an_entry(), an_entry(On.RECOVERED, problem="p2"))
-    assert title_of(Notice(entries=two)) == "Mainspring: 1 problem, 1 over"
-    assert title_of(Notice(entries=two[1:] * 2)) == "Mainspring: 2 problems are over"
+    assert build_title(Notice(entries=two)) == "Mainspring: 1 problem, 1 over"
+    assert build_title(Notice(entries=two[1:] * 2)) == "Mainspring: 2 problems are over"
     message = Notice(entries=two, more=7, held_since=NOW)
-    assert title_of(message) == "Mainspring: 8 problems, 1 over"
-    assert list(lines_of(message))[2:] == [
+    assert build_title(message) == "Mainspring: 8 problems, 1 over"
+    assert list(build_lines(message))[2:] == [
         "… and 7 more.",
         "Held back since 2026-09-21T14:13:20Z, by quiet hours or the channel's limit.",
     ]
@@ -86,8 +86,8 @@ def test_every_message_has_a_line_for_each_problem_and_the_documented_format(
     entries: list[AlertProblem], more: int
 ) -> None:
     notice = Notice(entries=tuple(entries), more=more, url="https://m.example")
-    assert len(list(lines_of(notice))) == len(entries) + bool(more)
-    assert all("\n" not in line and line.isprintable() for line in (title_of(notice), *lines_of(notice)))
+    assert len(list(build_lines(notice))) == len(entries) + bool(more)
+    assert all("\n" not in line and line.isprintable() for line in (build_title(notice), *build_lines(notice)))
     validate(SLACK, json.loads(slack_body(notice)))
     events = [json.loads(body) for body in pagerduty_bodies(notice, "R" * 32, "mainspring")]
     for event in events:
@@ -119,7 +119,7 @@ def test_the_incident_for_too_many_problems_opens_and_resolves_by_one_key() -> N
 def test_a_test_message_leaves_no_open_incident() -> None:
     actions = [json.loads(body)["event_action"] for body in pagerduty_bodies(Notice(test=True), "R" * 32, "mainspring")]
     assert actions == ["trigger", "resolve"]
-    assert "test" in text_of(Notice(test=True))
+    assert "test" in build_text(Notice(test=True))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.logs.packed_log import Damaged, from_position, index_size, pack, read_index, unpack
-from mainspring.core.logs.run_logs import folder_of
+from mainspring.core.logs.run_logs import build_folder_name
 from mainspring.core.ports.storage.catalog import LogLine
 
 AT = 1_794_000_000_123_456
@@ -96,10 +96,10 @@ def test_damaged_data_is_rejected() -> None:
     ],
 )
 def test_the_name_of_a_tenant_is_escaped_for_a_path(tenant: str, folder: str) -> None:
-    assert folder_of(tenant) == folder
+    assert build_folder_name(tenant) == folder
 
 
 def test_long_names_are_shortened_and_stay_unique() -> None:
-    names = {folder_of("ß" * 199 + letter) for letter in "ab"}
+    names = {build_folder_name("ß" * 199 + letter) for letter in "ab"}
     assert len(names) == 2
     assert all(len(name) <= 150 for name in names)

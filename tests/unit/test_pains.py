@@ -5,18 +5,18 @@ import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.diagnosis import Finding, Level, blamed, found, warned
-from mainspring.core.model.cluster.store_health import changed, is_pressed, worst_of
+from mainspring.core.model.cluster.store_health import changed, find_worst, is_pressed
 from mainspring.stores.postgres.upkeep.health import latency, plan, pooler, room
 
 
 def test_the_worst_finding_of_a_check_counts() -> None:
     findings = [found("vacuum", "few"), blamed("vacuum", "many", "wait"), warned("vacuum", "some", "wait")]
-    assert worst_of(findings) == {"vacuum": findings[1]}
+    assert find_worst(findings) == {"vacuum": findings[1]}
 
 
 def test_an_unchanged_finding_is_not_reported_again() -> None:
-    before = worst_of([warned("transactions", "one is 5m old", "end it"), found("latency", "1 ms")])
-    now = worst_of([warned("transactions", "one is 6m old", "end it"), found("latency", "2 ms")])
+    before = find_worst([warned("transactions", "one is 5m old", "end it"), found("latency", "1 ms")])
+    now = find_worst([warned("transactions", "one is 6m old", "end it"), found("latency", "2 ms")])
     assert changed(before, now) == []
 
 
@@ -27,15 +27,15 @@ def test_reports_a_new_culprit_at_the_same_level() -> None:
     assert changed({"transactions": well}, {"transactions": better}) == []
 
 
-@pytest.mark.parametrize("before", [{}, worst_of([found("transactions", "none")])])
+@pytest.mark.parametrize("before", [{}, find_worst([found("transactions", "none")])])
 def test_findings_that_became_worse_or_better_are_reported(before: dict[str, Finding]) -> None:
-    now = worst_of([warned("transactions", "one is 5m old", "end it")])
+    now = find_worst([warned("transactions", "one is 5m old", "end it")])
     assert [finding.level for finding in changed(before, now)] == [Level.WARNING]
-    assert [finding.level for finding in changed(now, worst_of([found("transactions", "none")]))] == [Level.OK]
+    assert [finding.level for finding in changed(now, find_worst([found("transactions", "none")]))] == [Level.OK]
 
 
 def test_an_initially_healthy_check_is_not_reported() -> None:
-    assert changed({}, worst_of([found("vacuum", "few")])) == []
+    assert changed({}, find_worst([found("vacuum", "few")])) == []
 
 
 def test_background_work_pauses_while_the_server_is_under_pressure() -> None:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from mainspring.core.model.base.ids import IdMaker
 from mainspring.core.model.cluster.placement import (
     MOST_PLACES,
+    choose_placement_group,
+    count_placement_groups,
+    find_placement_group,
     moves_for_balance,
-    place_for,
-    place_of,
-    places_of,
     shard_in,
 )
 
@@ -22,24 +22,24 @@ shards = st.integers(1, 500)
 def test_an_id_carries_the_placement_group_of_its_tenant(
     number: int, tenant: str, placement: str, key: str, chance: int
 ) -> None:
-    group = place_for(tenant, placement, places_of(number))
+    group = choose_placement_group(tenant, placement, count_placement_groups(number))
     shard = shard_in(group, number, key, chance)
     assert 0 <= shard < number
-    assert place_of(IdMaker(Random(0)).make(0, shard), places_of(number)) == group
+    assert find_placement_group(IdMaker(Random(0)).make(0, shard), count_placement_groups(number)) == group
 
 
 @given(shards)
 def test_the_placement_groups_together_contain_every_shard(number: int) -> None:
-    groups = places_of(number)
+    groups = count_placement_groups(number)
     assert groups <= MOST_PLACES
     reachable = [{shard_in(group, number, "", chance) for chance in range(number)} for group in range(groups)]
     assert sorted(shard for group in reachable for shard in group) == list(range(number))
 
 
 def test_tenants_are_spread_over_all_placement_groups() -> None:
-    groups = places_of(100)
-    assert {place_for(f"tenant-{number}", "", groups) for number in range(1_000)} == set(range(groups))
-    assert {place_for("one", f"part-{number}", groups) for number in range(1_000)} == set(range(groups))
+    groups = count_placement_groups(100)
+    assert {choose_placement_group(f"tenant-{number}", "", groups) for number in range(1_000)} == set(range(groups))
+    assert {choose_placement_group("one", f"part-{number}", groups) for number in range(1_000)} == set(range(groups))
 
 
 @given(st.integers(1, 32), st.sets(st.integers(0, 9), min_size=1), st.sets(st.integers(0, 9), min_size=1))

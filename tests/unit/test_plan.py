@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instan
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import Fire, Job, JobState, Overlap, tick_run_id
 from mainspring.core.model.schedules.plan import LISTED, dropped_ticks, plan, plan_job
-from mainspring.core.model.schedules.schedule import CronSchedule, Interval, due_of, next_after, ticks_between
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval, compute_due, next_after, ticks_between
 from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 from tests.support.clock import START
@@ -89,7 +89,7 @@ def test_no_run_is_early_and_none_is_skipped_without_a_reason(case: tuple[Job, I
     job, now = case
     for tick in plan_job(job, now).ticks:
         if tick.decision == "run":
-            assert tick.due >= due_of(job.spec.schedule, tick.scheduled_at, job.id) >= tick.scheduled_at
+            assert tick.due >= compute_due(job.spec.schedule, tick.scheduled_at, job.id) >= tick.scheduled_at
             assert tick.run_id == tick_run_id(job.id, tick.scheduled_at)
             assert tick.late == (now - tick.scheduled_at > job.spec.catch_up.grace)
             assert tick.reason == ""

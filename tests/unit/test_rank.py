@@ -13,7 +13,7 @@ from mainspring.core.model.runs.rank import (
     MOST_URGENT,
     OVERTAKING_BOUND,
     check_priority,
-    rank_of,
+    compute_rank,
 )
 
 times = st.integers(0, 100 * 366 * DAY)
@@ -22,28 +22,28 @@ priorities = st.integers(MOST_URGENT, IDLE)
 
 @given(times, priorities, priorities)
 def test_the_more_urgent_of_two_runs_eligible_together_ranks_first(at: int, one: int, other: int) -> None:
-    assert (rank_of(at, one) < rank_of(at, other)) == (one < other)
+    assert (compute_rank(at, one) < compute_rank(at, other)) == (one < other)
 
 
 @given(times, times, priorities)
 def test_the_older_of_two_equally_urgent_runs_ranks_first(one: int, other: int, priority: int) -> None:
-    assert (rank_of(one, priority) < rank_of(other, priority)) == (one < other)
+    assert (compute_rank(one, priority) < compute_rank(other, priority)) == (one < other)
 
 
 @given(times, st.integers(1, 30 * DAY), priorities, priorities)
 def test_no_run_eligible_later_than_the_bound_overtakes(at: int, beyond: int, mine: int, other: int) -> None:
-    assert rank_of(at, mine) < rank_of(at + OVERTAKING_BOUND + beyond, other)
+    assert compute_rank(at, mine) < compute_rank(at + OVERTAKING_BOUND + beyond, other)
 
 
 @given(times, st.integers(MOST_URGENT, IDLE - 1))
 def test_a_step_of_priority_is_worth_exactly_one_head_start(at: int, priority: int) -> None:
-    assert rank_of(at + HEAD_START, priority) == rank_of(at, priority + 1)
+    assert compute_rank(at + HEAD_START, priority) == compute_rank(at, priority + 1)
 
 
 @given(times, priorities)
 def test_late_runs_rank_behind_live_runs_of_their_priority_but_not_of_the_next(at: int, priority: int) -> None:
-    assert rank_of(at, priority, late=True) == rank_of(at + LATE_PENALTY, priority)
-    assert rank_of(at, priority, late=True) < rank_of(at, priority + 1)
+    assert compute_rank(at, priority, late=True) == compute_rank(at + LATE_PENALTY, priority)
+    assert compute_rank(at, priority, late=True) < compute_rank(at, priority + 1)
 
 
 @pytest.mark.parametrize("priority", [0, 11, -1])

@@ -12,7 +12,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, LATEST, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker, Limit
-from mainspring.core.model.runs.cause import UNKNOWN, Cause, cause_of
+from mainspring.core.model.runs.cause import UNKNOWN, Cause, build_cause
 from mainspring.core.model.runs.completion import (
     LOST_AFTER,
     POISON_AFTER,
@@ -185,12 +185,12 @@ def test_a_failure_is_retried_exactly_if_tries_again_is_true(held: HeldRun, caus
 
 
 def test_a_handler_can_set_the_retry_delay_or_prevent_a_retry() -> None:
-    later = complete_failure(a_held_run(), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE)))
+    later = complete_failure(a_held_run(), "busy", Random(0), now=NOW, cause=build_cause(RetryLater(5 * MINUTE)))
     assert (later.state, later.delay, later.reason) == (RunState.SCHEDULED, 5 * MINUTE, "error")
-    never = complete_failure(a_held_run(), "bad", Random(0), now=NOW, cause=cause_of(GiveUp("bad address")))
+    never = complete_failure(a_held_run(), "bad", Random(0), now=NOW, cause=build_cause(GiveUp("bad address")))
     assert (never.state, never.reason) == (RunState.FAILED, "gave up")
     last = complete_failure(
-        a_held_run(attempt=4), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE, "still"))
+        a_held_run(attempt=4), "busy", Random(0), now=NOW, cause=build_cause(RetryLater(5 * MINUTE, "still"))
     )
     assert (last.state, last.reason) == (RunState.FAILED, "error")
 
@@ -210,11 +210,11 @@ def test_the_retry_delay_follows_the_number_of_failures_without_losses() -> None
 def test_an_error_of_a_type_that_is_not_retried_fails_at_once() -> None:
     policy = RunPolicy(retry=RetryPolicy(retry_on=("OSError",)))
     held = a_held_run(policy=policy)
-    assert complete_failure(held, "x", Random(0), now=NOW, cause=cause_of(KeyError("x"))).reason == "not retried"
-    for cause in (cause_of(ConnectionResetError()), UNKNOWN, cause_of(RetryLater(1))):
+    assert complete_failure(held, "x", Random(0), now=NOW, cause=build_cause(KeyError("x"))).reason == "not retried"
+    for cause in (build_cause(ConnectionResetError()), UNKNOWN, build_cause(RetryLater(1))):
         assert complete_failure(held, "x", Random(0), now=NOW, cause=cause).state is RunState.SCHEDULED
     # A timeout counts as a timeout, even if the handler raises something else when it is stopped.
-    assert complete_failure(held, "x", Random(0), now=NOW, timed_out=True, cause=cause_of(KeyError())).delay > 0
+    assert complete_failure(held, "x", Random(0), now=NOW, timed_out=True, cause=build_cause(KeyError())).delay > 0
 
 
 def test_a_timeout_has_its_own_outcome_and_reason() -> None:

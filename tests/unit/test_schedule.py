@@ -15,8 +15,8 @@ from mainspring.core.model.schedules.schedule import (
     Immediate,
     Interval,
     Schedule,
+    compute_due,
     describe,
-    due_of,
     latest_until,
     next_after,
     next_fires,
@@ -154,7 +154,7 @@ def test_at_has_one_tick_and_immediate_none() -> None:
     assert next_after(Immediate(), 0, KEY) is None
     assert latest_until(Immediate(), LATEST, KEY) is None
     assert ticks_between(Immediate(), 0, LATEST, KEY, 10) == []
-    assert due_of(Immediate(), NOON, KEY) == due_of(At(NOON), NOON, KEY) == NOON
+    assert compute_due(Immediate(), NOON, KEY) == compute_due(At(NOON), NOON, KEY) == NOON
 
 
 # --- Intervals ------------------------------------------------------------------------------------------------------
@@ -325,17 +325,17 @@ def test_the_next_fire_of_a_cron_takes_a_few_hundred_lines_of_python() -> None:
 
 def test_jitter_is_stable_inside_its_bounds_and_differs_by_tick_and_key() -> None:
     schedule = Interval(HOUR, jitter=MINUTE)
-    dues = [due_of(schedule, NOON + n * HOUR, KEY) - NOON - n * HOUR for n in range(500)]
+    dues = [compute_due(schedule, NOON + n * HOUR, KEY) - NOON - n * HOUR for n in range(500)]
     assert all(0 <= delay < MINUTE for delay in dues)
     assert len(set(dues)) > 490
     assert max(dues) > 55 * SECOND
     assert min(dues) < 5 * SECOND
-    assert due_of(schedule, NOON, KEY) == due_of(schedule, NOON, KEY)
-    assert due_of(schedule, NOON, KEY) != due_of(schedule, NOON, "another")
+    assert compute_due(schedule, NOON, KEY) == compute_due(schedule, NOON, KEY)
+    assert compute_due(schedule, NOON, KEY) != compute_due(schedule, NOON, "another")
     # Stable across versions: nodes of different releases must agree on the due time.
-    assert due_of(schedule, NOON, KEY) == NOON + 26_693_362
-    assert due_of(CronSchedule("@daily", jitter=1), NOON, KEY) == NOON
-    assert due_of(CronSchedule("@daily"), NOON, KEY) == NOON
+    assert compute_due(schedule, NOON, KEY) == NOON + 26_693_362
+    assert compute_due(CronSchedule("@daily", jitter=1), NOON, KEY) == NOON
+    assert compute_due(CronSchedule("@daily"), NOON, KEY) == NOON
 
 
 def test_jitter_does_not_move_a_tick() -> None:

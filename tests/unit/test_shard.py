@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.cluster.shard import freed, owner_of, shards_of, taken
+from mainspring.core.model.cluster.shard import choose_owner, choose_shards, freed, taken
 
 SHARDS = 100
 
@@ -15,13 +15,13 @@ members = st.sets(st.integers(1, 10_000), min_size=1, max_size=8).map(lambda ids
 
 @given(members)
 def test_every_shard_has_exactly_one_owner(members: list[SessionId]) -> None:
-    owned = [shard for member in members for shard in shards_of(member, SHARDS, members)]
+    owned = [shard for member in members for shard in choose_shards(member, SHARDS, members)]
     assert sorted(owned) == list(range(SHARDS))
 
 
 @given(members)
 def test_the_order_in_which_members_are_listed_does_not_matter(members: list[SessionId]) -> None:
-    assert all(owner_of(shard, members) == owner_of(shard, members[::-1]) for shard in range(SHARDS))
+    assert all(choose_owner(shard, members) == choose_owner(shard, members[::-1]) for shard in range(SHARDS))
 
 
 @given(members.filter(lambda members: len(members) > 1), st.data())
@@ -29,33 +29,33 @@ def test_removing_a_member_moves_only_its_shards(members: list[SessionId], data:
     removed = data.draw(st.sampled_from(members))
     left = [member for member in members if member != removed]
     for shard in range(SHARDS):
-        before = owner_of(shard, members)
-        assert before == removed or owner_of(shard, left) == before
+        before = choose_owner(shard, members)
+        assert before == removed or choose_owner(shard, left) == before
 
 
 @given(members, st.integers(10_001, 20_000).map(SessionId))
 def test_a_new_member_takes_shards_and_moves_no_others(members: list[SessionId], newcomer: SessionId) -> None:
     for shard in range(SHARDS):
-        after = owner_of(shard, [*members, newcomer])
-        assert after == newcomer or after == owner_of(shard, members)
+        after = choose_owner(shard, [*members, newcomer])
+        assert after == newcomer or after == choose_owner(shard, members)
 
 
 def test_shards_are_spread_evenly() -> None:
     members = [SessionId(member) for member in range(1, 5)]
-    share = Counter(owner_of(shard, members) for shard in range(10_000))
+    share = Counter(choose_owner(shard, members) for shard in range(10_000))
     assert all(2_300 < share[member] < 2_700 for member in members)
 
 
 def test_three_members_get_fair_shares_of_a_hundred_shards() -> None:
     for first in range(1, 200):
         members = [SessionId(first + step) for step in range(3)]
-        share = Counter(owner_of(shard, members) for shard in range(SHARDS))
+        share = Counter(choose_owner(shard, members) for shard in range(SHARDS))
         assert all(15 <= share[member] <= 55 for member in members)
 
 
 def test_owners_are_the_same_on_every_machine() -> None:
     members = [SessionId(1), SessionId(2), SessionId(3)]
-    assert "".join(str(owner_of(shard, members)) for shard in range(10)) == "2233133211"
+    assert "".join(str(choose_owner(shard, members)) for shard in range(10)) == "2233133211"
 
 
 some_shards = st.sets(st.integers(0, SHARDS - 1), max_size=20)

@@ -12,12 +12,12 @@ from mainspring.core.model.base.ids import JobId, RunId, derived_id
 from mainspring.core.model.runs.new_run import fingerprint_of_request
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.traces import (
+    build_trace,
     chosen,
     chosen_tick,
     ids_in,
     read_traceparent,
     span_of_attempt,
-    trace_of,
     traced,
 )
 from tests.support.builders import a_held_run
@@ -52,11 +52,11 @@ def test_an_unsampled_or_invalid_traceparent_is_ignored(text: str) -> None:
 
 def test_the_trace_of_a_run_is_that_of_its_policy() -> None:
     assert (
-        trace_of(msgspec.structs.replace(a_held_run(), policy=traced(RunPolicy(), SENT)))
+        build_trace(msgspec.structs.replace(a_held_run(), policy=traced(RunPolicy(), SENT)))
         == ids_in(SENT)
         == (int(TRACE, 16), int(SPAN, 16))
     )
-    assert trace_of(a_held_run(), 1) is None
+    assert build_trace(a_held_run(), 1) is None
 
 
 def test_sampling_of_a_tick_is_deterministic() -> None:
@@ -66,8 +66,8 @@ def test_sampling_of_a_tick_is_deterministic() -> None:
     assert not any(chosen_tick(run, 0) for run in ids)
     assert all(chosen_tick(run, 1) for run in ids)
     tick = msgspec.structs.replace(a_held_run(), id=chosen[0], job_id=JobId("0" * 32), scheduled_at=1)
-    assert trace_of(tick, 0.1) == (int(chosen[0], 16), span_of_attempt(chosen[0], 0))
-    assert trace_of(tick) is None
+    assert build_trace(tick, 0.1) == (int(chosen[0], 16), span_of_attempt(chosen[0], 0))
+    assert build_trace(tick) is None
 
 
 def test_each_attempt_has_a_span_of_its_own() -> None:

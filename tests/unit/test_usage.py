@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, LATEST, SECOND, parse_instant
-from mainspring.core.model.limits.budget import Budget, BudgetStatus, amount_words, judge, news, period_of
+from mainspring.core.model.limits.budget import Budget, BudgetStatus, amount_words, find_period, judge, news
 from mainspring.core.model.runs.usage import (
     AttemptCost,
     Usage,
@@ -15,8 +15,8 @@ from mainspring.core.model.runs.usage import (
     check_amount,
     check_unit,
     check_units,
-    cost_of,
-    day_of,
+    compute_cost,
+    find_day,
 )
 
 NOW = parse_instant("2026-02-15T12:00:00Z")
@@ -36,15 +36,15 @@ def test_usage_lines_add_up_to_the_rows(rows: list[tuple[int, str, str, float]])
 
 
 def test_a_released_attempt_costs_only_wall_time() -> None:
-    assert cost_of(5, None, charged=False) == {"wall": 5}
-    assert cost_of(5, AttemptCost(cpu=3, units={"tokens": 2.0}), charged=True) == {
+    assert compute_cost(5, None, charged=False) == {"wall": 5}
+    assert compute_cost(5, AttemptCost(cpu=3, units={"tokens": 2.0}), charged=True) == {
         "attempts": 1,
         "wall": 5,
         "cpu": 3,
         "tokens": 2,
     }
     # The clock of a store may be set back.
-    assert cost_of(-5, None, charged=True) == {"attempts": 1}
+    assert compute_cost(-5, None, charged=True) == {"attempts": 1}
 
 
 @pytest.mark.parametrize("unit", ["wall", "cpu", "attempts", "", "Tokens", "a b", "1a", "x" * 41, 5])
@@ -72,11 +72,11 @@ def a_budget(**more: object) -> Budget:
 @given(st.integers(0, LATEST // DAY - 400).map(lambda day: day * DAY + 12_345), st.sampled_from(["day", "month"]))
 def test_every_instant_lies_in_exactly_one_budget_period(now: int, period: str) -> None:
     budget = a_budget(period=period)
-    begin, end = period_of(budget, now)
+    begin, end = find_period(budget, now)
     assert begin <= now < end
-    assert begin == day_of(begin)
-    assert period_of(budget, end - 1) == (begin, end)
-    assert period_of(budget, end)[0] == end
+    assert begin == find_day(begin)
+    assert find_period(budget, end - 1) == (begin, end)
+    assert find_period(budget, end)[0] == end
     assert end - begin == DAY if period == "day" else 28 * DAY <= end - begin <= 31 * DAY
 
 

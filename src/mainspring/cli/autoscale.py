@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from structlog.typing import FilteringBoundLogger
 
 from mainspring.config.runtime import Runtime
-from mainspring.core.cluster.autoscale import others_of, read_loads
+from mainspring.core.cluster.autoscale import count_other_workers, read_loads
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.autoscale import Bounds, Scale, rescale, workers_for
@@ -143,7 +143,7 @@ async def _compute_workers(runtime: Runtime, fleet: WorkerProcesses, queues: Map
     loads = await read_loads(runtime.store, workers, None, await runtime.store.now())
     return max(
         (
-            workers_for(load, queues[load.queue]) - others_of(load.queue, workers, fleet.names)
+            workers_for(load, queues[load.queue]) - count_other_workers(load.queue, workers, fleet.names)
             for load in loads
             if load.queue in queues
         ),

@@ -14,7 +14,7 @@ from mainspring.config.checks import check_addresses
 from mainspring.config.settings import FILE, PREFIX, Settings, list_leaves
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import parse_duration
-from mainspring.core.model.cluster.labels import label_words, labels_of, read_label
+from mainspring.core.model.cluster.labels import label_words, read_label, split_labels
 from mainspring.core.model.runs.names import check_queue
 
 #: Variables with our prefix that are not settings: the file, the API of the command line, variables of tests and
@@ -219,7 +219,7 @@ def parse_labels(value: object, where: str = "labels") -> dict[str, str]:
         if len(dict(pairs)) < len(pairs):
             raise Invalid(where, "names a label twice")
         value = dict(pairs)
-    return labels_of(label_words(where, value))  # type: ignore[arg-type]
+    return split_labels(label_words(where, value))  # type: ignore[arg-type]
 
 
 def parse_queues(value: object, where: str = "queues") -> dict[str, int]:

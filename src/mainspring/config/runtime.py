@@ -165,10 +165,10 @@ def make_tracing(settings: Settings) -> "Tracing | None":
     if not section.enabled:
         return None
     try:
-        from mainspring.core.runtime.tracing.spans import tracing_of
+        from mainspring.core.runtime.tracing.spans import get_tracing
     except ModuleNotFoundError as error:
         raise explain_missing("OpenTelemetry", "otel", error, "tracing.enabled") from error
-    return tracing_of(section.endpoint, section.ratio, section.service, metadata.version("mainspring"))
+    return get_tracing(section.endpoint, section.ratio, section.service, metadata.version("mainspring"))
 
 
 def make_status_cache(settings: Settings) -> StatusCache | None:

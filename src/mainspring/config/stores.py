@@ -179,7 +179,7 @@ def make_jobs(
         shards=store.shards,
         along=along,
         places=getattr(store, "place_count", 0),
-        apart=getattr(store, "server_of", None),
+        apart=getattr(store, "find_server", None),
         metrics=metrics,
         tracing=tracing,
     )

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.core.logs.run_logs import RunLogs
 from mainspring.core.model.access.access import DEFAULT_TENANT, Principal, Role
-from mainspring.core.model.access.networks import Network, address_of
+from mainspring.core.model.access.networks import Network, find_client_address
 from mainspring.core.model.alerts.notification_rules import NotificationRules
 from mainspring.core.model.base.errors import Invalid, StoreDamaged, StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
@@ -219,7 +219,7 @@ class Api:
 
     def count_wrong_credentials(self, peer: str, forwarded_for: str | None) -> None:
         """Count a request with missing or wrong credentials against the limit of its address."""
-        self.wrong_credentials.take(address_of(peer, forwarded_for, self._proxies))
+        self.wrong_credentials.take(find_client_address(peer, forwarded_for, self._proxies))
 
     async def _examine(self) -> list[Finding]:
         return [] if self.system is None else await self.system.examine()

@@ -20,7 +20,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import check_amount, check_unit
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, current
-from mainspring.core.worker.reporting.capture import TASKS, line_of
+from mainspring.core.worker.reporting.capture import TASKS, format_line
 from mainspring.sdk.arguments.values import encode_result
 from mainspring.sdk.dependencies import Parents
 
@@ -216,7 +216,7 @@ def _logger(task: str) -> logging.Logger:
 def _keep(record: logging.LogRecord) -> bool:
     reporter = current.get()
     if reporter is not None:
-        reporter.log(line_of(record))
+        reporter.log(format_line(record))
     return True
 
 

@@ -16,7 +16,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from mainspring.core.model.base.errors import Conflict, Invalid
-from mainspring.core.model.runs.cause import TIMED_OUT, cause_of
+from mainspring.core.model.runs.cause import TIMED_OUT, build_cause
 from mainspring.core.model.runs.completion import tries_again
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.log import get_logger
@@ -291,7 +291,7 @@ def _is_final(held: HeldRun, context: Context, error: BaseException) -> bool:
         return held.policy.guarantee == "at-most-once"
     # The attempt exceeded the deadline of the run.
     at_deadline = stop == Stop.TIMEOUT.value and held.attempt_until == held.deadline
-    return at_deadline or not tries_again(held, cause_of(error) if stop is None else TIMED_OUT)
+    return at_deadline or not tries_again(held, build_cause(error) if stop is None else TIMED_OUT)
 
 
 async def _call(function: Callable[..., object], *args: object) -> None:

@@ -14,7 +14,7 @@ from mainspring.stores.changes import what_differs
 _SHOWN = 5
 
 
-def almanacs_of(newest: Iterable[Calendar]) -> list[TenantCalendars]:
+def group_calendars(newest: Iterable[Calendar]) -> list[TenantCalendars]:
     """Group calendars by tenant. ``newest``: the newest version of each calendar, deleted ones too, in order.
 
     The revision of an almanac is the sum of the versions, so it grows with every change.

@@ -2,7 +2,7 @@
 
 from mainspring.core.model.base.ids import JobId, stable_hash
 from mainspring.core.model.runs.policy import RunPolicy
-from mainspring.core.model.schedules.job import JobSpec, Overlap, overlap_gate
+from mainspring.core.model.schedules.job import JobSpec, Overlap, compute_overlap_lock
 
 
 def compute_run_key_lock(tenant: str, policy: RunPolicy) -> int | None:
@@ -14,4 +14,4 @@ def compute_tick_key_lock(job: JobId, tenant: str, spec: JobSpec, target: str = 
     """Return the key lock of a tick's run: its ordering key's, or its job's if runs of the job wait for each other."""
     if spec.policy.ordering_key:
         return compute_run_key_lock(tenant, spec.policy)
-    return overlap_gate(job, target) if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None
+    return compute_overlap_lock(job, target) if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.cluster.datacenters import place_of, preference_of
+from mainspring.core.model.cluster.datacenters import find_datacenter, find_preference
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import RunState
@@ -55,11 +55,11 @@ class QueueRules:
     def of(self, queue: str) -> QueuePolicy:
         return self._policies.get(queue, NO_POLICY)
 
-    def place_of(self, run: RunRow) -> str | None:
+    def find_datacenter(self, run: RunRow) -> str | None:
         """The data center whose workers may claim the run. A new preference is served by its first one."""
-        preference = preference_of(run.policy.requires)
+        preference = find_preference(run.policy.requires)
         if preference is None:
-            return place_of(run.policy.requires)
+            return find_datacenter(run.policy.requires)
         return self._serving.get(preference.word, preference.order[0])
 
     def may_start(self, run: RunRow, at: Instant, here: str) -> bool:
@@ -69,7 +69,7 @@ class QueueRules:
         )
         expired = run.start_by is not None and run.attempt == 0 and run.start_by < at
         in_time = not expired and (run.deadline is None or run.deadline > at)
-        return in_time and not paused and self.place_of(run) in (None, here)
+        return in_time and not paused and self.find_datacenter(run) in (None, here)
 
 
 class Evidence:

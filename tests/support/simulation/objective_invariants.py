@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import SECOND, Instant
 from mainspring.core.model.schedules.job import JobState
-from mainspring.core.model.schedules.schedule import due_of
+from mainspring.core.model.schedules.schedule import compute_due
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED
 from mainspring.stores.memory.rows import JobRow
 from tests.support.simulation import reference
@@ -63,7 +63,7 @@ def _turns(evidence: Evidence, row: JobRow, within: int) -> list[tuple[Instant, 
             continue
         excused = entry.reason.startswith(_EXCUSES)
         # Jitter and calendars delay the expected start. Catch-up delays only the run.
-        due = due_of(schedule, tick, row.id)
+        due = compute_due(schedule, tick, row.id)
         moves = evidence.moves[entry.run_id] if entry.run_id is not None else []
         moved = bool(moves) and entry.reason.startswith("moved after")
         started = next((move.step.at for move in moves if move.starts), None)

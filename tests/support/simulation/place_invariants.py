@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.cluster.datacenters import ALL, Preference, place_of, preference_of
+from mainspring.core.model.cluster.datacenters import ALL, Preference, find_datacenter, find_preference
 from mainspring.core.model.schedules.job import LedgerEntry
 from tests.support.simulation.evidence import Evidence, QueueRules
 from tests.support.simulation.history import Heartbeat, Step
@@ -38,7 +38,7 @@ def every_run_is_where_it_belongs(evidence: Evidence) -> Iterator[str]:
             run = change.after
             if change.before is None or run.fence == change.before.fence:
                 continue
-            place, here = rules.place_of(run), evidence.place(step)
+            place, here = rules.find_datacenter(run), evidence.place(step)
             if place is not None and here != place:
                 yield f"{run.id} is for {place} by {run.policy.requires}, and {step.process} in {here!r} got it"
 
@@ -47,7 +47,7 @@ def no_live_data_center_is_replaced(evidence: Evidence) -> Iterator[str]:
     alive = _find_heartbeats(evidence)
     for step in evidence.history.steps:
         for word, place in step.serving.items():
-            preference = preference_of((word,))
+            preference = find_preference((word,))
             assert preference is not None
             for better in preference.order[: preference.order.index(place)]:
                 heartbeats = alive[better]
@@ -83,7 +83,7 @@ def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
         made = {change.after.id: change.after for change in step.runs if change.before is None}
         for tick in step.ticks:
             run = made.get(tick.run_id) if tick.target and tick.run_id is not None else None
-            if run is not None and place_of(run.policy.requires) != tick.target:
+            if run is not None and find_datacenter(run.policy.requires) != tick.target:
                 yield f"{run.id} of {tick.target} requires {run.policy.requires}"
 
 
@@ -96,7 +96,7 @@ def the_ledger_names_replacements(evidence: Evidence) -> Iterator[str]:
     for step in evidence.history.steps:
         served.hear(step)
         for change in step.runs:
-            run, preference = change.after, preference_of(change.after.policy.requires)
+            run, preference = change.after, find_preference(change.after.policy.requires)
             entry = said.get(run.id)
             first = change.before is not None and run.fence and not change.before.fence
             if preference is None or entry is None or not first:

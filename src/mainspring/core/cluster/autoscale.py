@@ -52,7 +52,7 @@ def _load(
     )
 
 
-def others_of(queue: str, workers: Iterable[SessionView], own: Collection[str]) -> int:
+def count_other_workers(queue: str, workers: Iterable[SessionView], own: Collection[str]) -> int:
     """Count the workers of a queue other than these, by name."""
     names = Counter(worker.name for worker in workers if queue in worker.queues and not worker.draining)
     return sum(count for name, count in names.items() if name not in own)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from mainspring.core.model.base.errors import Fenced, StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
-from mainspring.core.model.cluster.shard import shards_of
+from mainspring.core.model.cluster.shard import choose_shards
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.coordination import Coordinator, Membership
 from mainspring.core.ports.wakeups import SHARDS, Wakeups
@@ -148,7 +148,7 @@ class ShardKeeper(TickingService):
             self._members = membership.members
             # An answer without this member is unexpected; owning nothing is the safe interpretation.
             known = member in self._members
-            self._share = shards_of(member, self._shards, self._members) if known else frozenset()
+            self._share = choose_shards(member, self._shards, self._members) if known else frozenset()
             self.log.debug("members", member=member, members=list(self._members), share=len(self._share))
         self._owned = dict(membership.owned)
         self._first_end = membership.first_end

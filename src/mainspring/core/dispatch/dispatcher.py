@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from mainspring.core.dispatch.dead_hints import DeadHints, RunReading
-from mainspring.core.dispatch.outbox import parts_of
+from mainspring.core.dispatch.outbox import split_batches
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint
@@ -111,7 +111,7 @@ class Dispatcher(TickingService):
         batches = await self._store.events(READER, _BATCHES)
         if not batches:
             return 0
-        for part in parts_of(batches, _HINTS):
+        for part in split_batches(batches, _HINTS):
             # Renew the reader: a backlog may take longer than a silent reader is kept.
             await self._attach()
             await self._tell(part)

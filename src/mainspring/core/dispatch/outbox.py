@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from mainspring.core.ports.storage.outbox import EventBatch
 
 
-def parts_of(batches: Sequence[EventBatch], events: int) -> Iterator[Sequence[EventBatch]]:
+def split_batches(batches: Sequence[EventBatch], events: int) -> Iterator[Sequence[EventBatch]]:
     """Split batches in order into parts of about this many events: a part ends with the row that reaches the number."""
     start = size = 0
     for number, batch in enumerate(batches, 1):

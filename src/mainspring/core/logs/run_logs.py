@@ -150,7 +150,7 @@ class RunLogs:
 
 
 @lru_cache(maxsize=1_000)
-def folder_of(tenant: str) -> str:
+def build_folder_name(tenant: str) -> str:
     """Return a tenant's name as a part of a path.
 
     Characters other than ASCII letters, digits, ``_`` and ``-`` become ``=`` and their bytes in hex. Long names are cut
@@ -165,7 +165,7 @@ def folder_of(tenant: str) -> str:
 def _name(run: RunView) -> str:
     assert run.finished_at is not None
     day = to_datetime(run.finished_at).date().isoformat()
-    return f"{_FOLDER}/{folder_of(run.tenant)}/{run.kept_as}/{day}/{run.id}.jsonl.gz"
+    return f"{_FOLDER}/{build_folder_name(run.tenant)}/{run.kept_as}/{day}/{run.id}.jsonl.gz"
 
 
 def _begin(day: str) -> Instant | None:

@@ -102,7 +102,7 @@ class Fleet:
         for kind, offset in _furthest_off({"worker": alive.workers, "scheduler": alive.schedulers}).items():
             book.put(declared.CLOCKS, offset / SECOND, kind)
         left = _PATIENCE_SECONDS - (self._clock.monotonic() - began) / SECOND
-        work = await (await self._work_of(tenant)).get(max(left, 0))
+        work = await (await self._get_work(tenant)).get(max(left, 0))
         book.put(declared.COUNTED, work is not None)
         if work is not None:
             _tell_of_work(book, work, self._most_names)
@@ -111,7 +111,7 @@ class Fleet:
         for work in self._work.values():
             await work.close()
 
-    async def _work_of(self, tenant: str | None) -> BackgroundCache[_Work]:
+    async def _get_work(self, tenant: str | None) -> BackgroundCache[_Work]:
         if tenant not in self._work:
             if len(self._work) >= _TENANTS:
                 await self.close()

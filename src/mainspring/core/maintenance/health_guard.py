@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.cluster.diagnosis import Finding, Level
-from mainspring.core.model.cluster.store_health import changed, is_pressed, worst_of
+from mainspring.core.model.cluster.store_health import changed, find_worst, is_pressed
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import PressureReads
 from mainspring.core.ports.wakeups import Wakeups
@@ -35,7 +35,7 @@ class HealthGuard(TickingService):
 
     async def tick(self) -> Micros:
         before, was_pressed = self._worst, self.pressed
-        self._worst = worst_of(await self._store.read_pressure())
+        self._worst = find_worst(await self._store.read_pressure())
         if _SHARD in self._owned():
             for finding in changed(before, self._worst):
                 self._say(finding)

@@ -53,14 +53,14 @@ class ReaderView(msgspec.Struct, frozen=True):
 class EventFacts(Protocol):
     """The part of the store that describes the objects of events."""
 
-    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+    async def read_run_facts(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         """Return facts about runs in any state, in any order. Runs that are no longer kept are missing.
 
         ``since``: none of the runs ended before this time.
         """
         ...
 
-    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+    async def read_worker_facts(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
         """Return facts about workers, also for a day after their end, in any order."""
         ...
 

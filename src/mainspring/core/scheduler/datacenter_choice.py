@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.cluster.datacenters import ALL, preference_of, serving, targets_of
+from mainspring.core.model.cluster.datacenters import ALL, find_preference, list_targets, serving
 from mainspring.core.model.schedules.job import Fire
 from mainspring.core.model.schedules.spread import noted, spread
 from mainspring.core.ports.clock import Clock
@@ -32,8 +32,8 @@ class DatacenterChoice:
         spec = fire.job.spec
         if spec.datacenters:
             known = await self._read_datacenters() if spec.datacenters == (ALL,) else []
-            return spread(fire, targets_of(spec.datacenters, [one.name for one in known if one.seen_at]))
-        preference = preference_of(spec.policy.requires)
+            return spread(fire, list_targets(spec.datacenters, [one.name for one in known if one.seen_at]))
+        preference = find_preference(spec.policy.requires)
         if preference is None:
             return fire
         seen = {one.name: one.seen_at for one in await self._read_datacenters() if one.seen_at is not None}

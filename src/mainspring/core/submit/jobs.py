@@ -6,9 +6,9 @@ from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from mainspring.core.model.base.errors import StoreUnavailable
-from mainspring.core.model.base.ids import IdMaker, JobId, RunId, derived_id, made_at, shard_for, shard_of
+from mainspring.core.model.base.ids import IdMaker, JobId, RunId, decode_shard, derived_id, made_at, shard_for
 from mainspring.core.model.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
-from mainspring.core.model.cluster.placement import place_for, place_of, shard_in
+from mainspring.core.model.cluster.placement import choose_placement_group, find_placement_group, shard_in
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, NewJob
@@ -93,7 +93,7 @@ class Jobs:
 
     def new_run_id_beside(self, run: RunId) -> RunId:
         """Return an id in the shard of another run."""
-        return self._ids.run(self._clock.now(), shard_of(run))
+        return self._ids.run(self._clock.now(), decode_shard(run))
 
     def id_by_key(self, run: NewRun) -> RunId:
         """Return an id for a run with an idempotency key that is announced before the store has it.
@@ -108,7 +108,9 @@ class Jobs:
 
     def placed(self, identifier: RunId, tenant: str, placement: str = "") -> RunId:
         """Return an external id, or an id derived from it that lies in the right placement group."""
-        if not self._places or place_of(identifier, self._places) == place_for(tenant, placement, self._places):
+        if not self._places or find_placement_group(identifier, self._places) == choose_placement_group(
+            tenant, placement, self._places
+        ):
             return identifier
         return RunId(derived_id(made_at(identifier), self._shard(identifier, 0, tenant, placement), identifier))
 
@@ -117,7 +119,7 @@ class Jobs:
 
     def _shard(self, key: str, chance: int, tenant: str, placement: str = "") -> int:
         if self._places:
-            return shard_in(place_for(tenant, placement, self._places), self._shards, key, chance)
+            return shard_in(choose_placement_group(tenant, placement, self._places), self._shards, key, chance)
         return shard_for(key, self._shards) if key else chance
 
     async def submit(self, run: NewRun) -> SubmitResult:

@@ -11,7 +11,7 @@ from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.service import TickingService
 
 
-def digest_of(entries: Sequence[TaskEntry]) -> str:
+def compute_digest(entries: Sequence[TaskEntry]) -> str:
     return hashlib.blake2b(b"\n".join(entry.encode() for entry in entries), digest_size=16).hexdigest()
 
 
@@ -33,7 +33,7 @@ class TaskRegistration(TickingService):
     ) -> None:
         """``registered``: the digest of what this worker had registered before it was replaced by a new process."""
         super().__init__("task-registration", clock, wakeup)
-        self.digest = digest_of(entries)
+        self.digest = compute_digest(entries)
         self._store = store
         self._entries = entries
         self._worker = worker

@@ -197,7 +197,7 @@ class AlertState:
         return self.targets.setdefault(target, TargetAlerts())
 
     def _send_pending(self, target: str, alerts: TargetAlerts, now: Instant) -> None:
-        channel = self.rules.channel_of(target)
+        channel = self.rules.find_channel(target)
         quiet = channel.quiet is not None and channel.quiet.covers(now)
         ready = {name: alert for name, alert in alerts.pending.items() if alert.urgent or not quiet}
         more = 0 if quiet else alerts.more
@@ -225,7 +225,7 @@ class AlertState:
 
         Problems that are still open would have been counted again since, or sent as alerts of their own.
         """
-        rate = self.rules.channel_of(target).rate
+        rate = self.rules.find_channel(target).rate
         if alerts.overflow is None or now < alerts.overflow + HOUR or len(alerts.list_recent(now)) >= rate:
             return
         alerts.overflow = None

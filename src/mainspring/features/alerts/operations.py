@@ -132,7 +132,7 @@ async def try_channel(api: Api, call: Call[ChannelTestIn, Empty]) -> Answer:
         raise ObjectNotFound
     target = channel.name
     if channel.writes_to_owners:
-        address = channel.address_of(call.body.owner)
+        address = channel.find_owner_address(call.body.owner)
         if not address:
             raise Invalid(
                 "owner", "is not an address that this channel may write to", f"in {', '.join(channel.domains)}"

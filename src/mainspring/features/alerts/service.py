@@ -90,7 +90,7 @@ def choose_subject(job: str, task: str) -> str:
 
 def build_message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notice, to: str = "") -> NewRun:
     """Build the run that delivers a message to a target. ``to``: one of its addresses; empty: all of them."""
-    channel = rules.channel_of(target)
+    channel = rules.find_channel(target)
     owner = target.partition(" ")[2]
     # The ordering key delivers one message at a time, so that a recovery never arrives before its problem. A test has
     # none: a caller waits for it.
@@ -214,7 +214,7 @@ class Notifier(TickingService):
     def _build_runs(self, target: str, message: AlertMessage) -> list[NewRun]:
         """Build one run per address, so that a failure at one address does not resend the message to the others."""
         found = []
-        for to in self._rules.channel_of(target).apart or ("",):
+        for to in self._rules.find_channel(target).apart or ("",):
             run = build_message_run(self._jobs, self._rules, target, message.notice, to)
             name = f"notification:{_hash_words(self._source, target, to)}"
             found.append(made_once(run, f"{name}:{message.number}"))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.ids import RunId, derived_id, made_at, shard_of
+from mainspring.core.model.base.ids import RunId, decode_shard, derived_id, made_at
 from mainspring.core.model.cluster.labels import has_all
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.catalog import SessionView
@@ -23,7 +23,7 @@ def build_copies(run: NewRun, workers: Iterable[SessionView]) -> list[NewRun]:
     return [
         msgspec.structs.replace(
             run,
-            id=RunId(derived_id(made_at(run.id), shard_of(run.id), run.id, run.tenant, worker.id)),
+            id=RunId(derived_id(made_at(run.id), decode_shard(run.id), run.id, run.tenant, worker.id)),
             queue=run.queue if run.queue in worker.queues else worker.queues[0],
             target=worker.id,
         )

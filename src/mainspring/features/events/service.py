@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mainspring.core.dispatch.outbox import SINK, parts_of
+from mainspring.core.dispatch.outbox import SINK, split_batches
 from mainspring.core.model.base.errors import BrokerUnavailable, Fenced
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
@@ -12,8 +12,8 @@ from mainspring.core.model.events.events import (
     Subject,
     compose,
     dropped,
+    find_kind,
     id_of_worker,
-    kind_of,
     subject_of_plain_run,
     subject_of_run,
     subject_of_worker,
@@ -153,7 +153,7 @@ class Publisher(TickingService):
         if self._gap is not None:
             await self._sink.publish([self._gap], epoch)
             self._gap = None
-        for part in parts_of(batches, _MAX_EVENTS):
+        for part in split_batches(batches, _MAX_EVENTS):
             wanted = [batch for batch in part if self._sink.demands(batch.kind, batch.tenant)]
             await self._load_subjects(wanted)
             events = [event for batch in wanted for event in self._compose_events(batch)]
@@ -182,7 +182,7 @@ class Publisher(TickingService):
         runs: dict[RunId, None] = {}
         workers: dict[str, None] = {}
         for batch in batches:
-            kind = kind_of(batch.kind)
+            kind = find_kind(batch.kind)
             if kind.subject == "worker":
                 workers |= dict.fromkeys(batch.runs)
             elif batch.tasks:
@@ -196,13 +196,13 @@ class Publisher(TickingService):
                     else:
                         self._subjects[run] = known
         if runs:
-            found = await self._store.facts_of(list(runs), min(batch.at for batch in batches))
+            found = await self._store.read_run_facts(list(runs), min(batch.at for batch in batches))
             await self._look_up_jobs({facts.job_id for facts in found if facts.job_id is not None})
             for facts in found:
                 job_name = "" if facts.job_id is None else self._job_names[facts.job_id]
                 self._subjects[facts.id] = subject_of_run(facts, job_name)
         if workers:
-            for worker in await self._store.workers_of([worker_of_id(each) for each in workers]):
+            for worker in await self._store.read_worker_facts([worker_of_id(each) for each in workers]):
                 self._subjects[id_of_worker(worker.id)] = subject_of_worker(worker)
 
     async def _look_up_jobs(self, jobs: Collection[JobId]) -> None:

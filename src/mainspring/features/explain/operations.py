@@ -85,7 +85,7 @@ async def _read_facts(api: Api, reads: Reads, job: Job, at: Instant, datacenter:
     oldest = await reads.ledger(job.id, 0, LATEST, 1)
     backfilled = await store.backfilled(job.id, at, at + 1)
     version = await _find_version(reads, job, at)
-    owner = await store.owner_of(job.shard)
+    owner = await store.find_shard_owner(job.shard)
     return TickFacts(
         now=await store.now(),
         job=job,

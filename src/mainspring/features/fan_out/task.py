@@ -30,11 +30,11 @@ from mainspring.core.model.workflows.fan_out import (
     FanOutLayout,
     FanOutNames,
     FanOutSurvey,
-    choice_of,
+    build_fan_out_tag,
+    choose_parts,
     count,
-    layout_of,
     look_after,
-    tag_of,
+    plan_layout,
 )
 from mainspring.core.store import Store
 from mainspring.core.submit.jobs import Jobs
@@ -125,7 +125,7 @@ class _FanOutRun:
 
     async def _start(self, held: HeldRun) -> FanOutSurvey:
         items = await self._read_items()
-        layout = layout_of(items.count, self._plan.at_a_time)
+        layout = plan_layout(items.count, self._plan.at_a_time)
         if layout.parts:
             await self._jobs.submit_whole([self._build_clean_up_run()])
         for part in layout.first_parts():
@@ -148,7 +148,7 @@ class _FanOutRun:
 
     def _build_members(self, layout: FanOutLayout, items: Items, part: int) -> list[NewRun]:
         shards, places = self._store.shards, getattr(self._store, "place_count", 0)
-        return self._plan.members(self._names, items, part, layout.members_of(part), shards, places)
+        return self._plan.members(self._names, items, part, layout.list_members(part), shards, places)
 
     async def _create_part(self, layout: FanOutLayout, items: Items, part: int, after: RunId | None = None) -> bool:
         """Make all runs of a part in one transaction, unless they exist. Return whether the part is new.
@@ -192,7 +192,7 @@ class _FanOutRun:
 
     async def _find_gathered(self, survey: FanOutSurvey) -> FanOutSurvey:
         """Find the parts that have been gathered since the last check."""
-        layout = layout_of(survey.members, self._plan.at_a_time)
+        layout = plan_layout(survey.members, self._plan.at_a_time)
         ahead = survey.ahead(layout.parts)
         gathered: dict[int, FanOutCounts] = {}
         missing: list[int] = []
@@ -227,7 +227,7 @@ class _FanOutRun:
 
     async def _build_result(self, total: FanOutCounts) -> bytes:
         if self._plan.on_failure == "fail" and (wrong := total.words()):
-            raise GiveUp(f"{wrong}; to list them, filter by the tag {tag_of(self._id)}")
+            raise GiveUp(f"{wrong}; to list them, filter by the tag {build_fan_out_tag(self._id)}")
         result = FanOutResult(**msgspec.structs.asdict(total))
         results = await self._read_results(total.members) if total.members <= MOST_RESULTS else None
         complete = result if results is None else msgspec.structs.replace(result, results=results)
@@ -236,7 +236,7 @@ class _FanOutRun:
 
     async def _read_results(self, members: int) -> list[msgspec.Raw] | None:
         """Return the members' results in order, or None if they exceed the limit."""
-        layout, items = layout_of(members, self._plan.at_a_time), await self._read_items()
+        layout, items = plan_layout(members, self._plan.at_a_time), await self._read_items()
         ids = [run.id for part in range(layout.parts) for run in self._build_members(layout, items, part)]
         found: list[msgspec.Raw] = []
         size = 0
@@ -252,15 +252,15 @@ class _FanOutRun:
     async def gather(self, run: RunId, part: int, *, is_active: bool) -> bytes:
         """Make the next part and count the outcomes, after all members of a part have ended."""
         items = await self._read_items()
-        layout = layout_of(items.count, self._plan.at_a_time)
+        layout = plan_layout(items.count, self._plan.at_a_time)
         if is_active and not await self._store.children(run, None, 1):
             await self._create_next(layout, items, part, run)
         # The parents include the gathering that made this part; it is not a member.
         states = [view.state for view in await self._store.parents(run) if view.task != FAN_IN]
-        return msgspec.json.encode(count(len(layout.members_of(part)), states))
+        return msgspec.json.encode(count(len(layout.list_members(part)), states))
 
     async def _create_next(self, layout: FanOutLayout, items: Items, part: int, after: RunId) -> None:
-        while candidates := choice_of(await self._find_missing(layout), part, layout.open):
+        while candidates := choose_parts(await self._find_missing(layout), part, layout.open):
             for following in candidates:
                 if await self._create_part(layout, items, following, after=after):
                     return
@@ -285,7 +285,7 @@ class _FanOutRun:
         if root.state is RunState.SUCCEEDED:
             return None
         items = await self._read_items()
-        layout = layout_of(items.count, self._plan.at_a_time)
+        layout = plan_layout(items.count, self._plan.at_a_time)
         stopped: set[int] = set()
         while parts := [part for part in await self._list_open_parts(layout) if part not in stopped]:
             # Cancel the gatherings first: one may make another part until it has stopped.

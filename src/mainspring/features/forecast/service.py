@@ -1,7 +1,7 @@
 """Reads the schedules that a forecast counts."""
 
 from mainspring.core.model.base.ids import JobId
-from mainspring.core.model.cluster.datacenters import targets_of
+from mainspring.core.model.cluster.datacenters import list_targets
 from mainspring.core.model.schedules.forecast import Planned
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.catalog import JobFilter, Lists
@@ -29,7 +29,7 @@ async def read_planned(
                 key=job.id,
                 next_fire=job.next_fire,
                 closed_periods=closed.get(job.id),
-                copies=len(targets_of(job.spec.datacenters, known)) or 1,
+                copies=len(list_targets(job.spec.datacenters, known)) or 1,
             )
             for job in page.items
         ]

@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.core.model.access.access import DEFAULT_TENANT, Principal, Role
 from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
-from mainspring.core.model.base.ids import RunId, check_id, shard_of
+from mainspring.core.model.base.ids import RunId, check_id, decode_shard
 from mainspring.core.model.events.record_mapping import RecordMapping
 from mainspring.core.model.runs.names import check_tenant
 from mainspring.core.model.runs.new_run import NewRun
@@ -152,8 +152,8 @@ class JobCreator:
         if announced is None:
             return run
         check_id("job", announced)
-        shard = shard_of(announced)
-        if shard >= self._api.store.shards or (run.policy.ordering_key and shard != shard_of(run.id)):
+        shard = decode_shard(announced)
+        if shard >= self._api.store.shards or (run.policy.ordering_key and shard != decode_shard(run.id)):
             raise Invalid("job", f"{announced} is not a valid id for this job", "omit the header")
         return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(announced), run.tenant, run.placement))
 

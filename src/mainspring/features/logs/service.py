@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from mainspring.core.logs.packed_log import pack
-from mainspring.core.logs.run_logs import RunLogs, folder_of
+from mainspring.core.logs.run_logs import RunLogs, build_folder_name
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.diagnosis import Finding, blamed, found
@@ -222,7 +222,7 @@ class LogKeeper(TickingService):
         return False
 
     async def _start_deletion(self) -> AsyncGenerator[int, None]:
-        quotas = {folder_of(tenant.name): tenant.quotas.log_days for tenant in await self._store.tenants()}
+        quotas = {build_folder_name(tenant.name): tenant.quotas.log_days for tenant in await self._store.tenants()}
 
         def keep(folder: str, name: str) -> Micros:
             days = quotas.get(folder)

@@ -10,7 +10,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules import slo as slos
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
-from mainspring.core.model.schedules.schedule import due_of, next_after, ticks_between
+from mainspring.core.model.schedules.schedule import compute_due, next_after, ticks_between
 from mainspring.core.model.schedules.slo import SloEvaluation, TickFact
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK
 from mainspring.core.ports.clock import Clock
@@ -82,7 +82,7 @@ class SloKeeper(TickingService):
         if ticks:
             entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
             # A tick that no scheduler has fired yet is delayed by its jitter as well.
-            facts = {tick: TickFact(None, due_of(job.spec.schedule, tick, job.id)) for tick in ticks}
+            facts = {tick: TickFact(None, compute_due(job.spec.schedule, tick, job.id)) for tick in ticks}
             facts |= await self._read_facts(job, entries)
         # A finished schedule ended when its last tick fired.
         ended_at = job.updated_at if job.state is JobState.FINISHED else None
@@ -115,7 +115,7 @@ class SloKeeper(TickingService):
             # Retention has deleted the run: it is too old to be judged.
             return TickFact(None, entry.scheduled_at, excused=True)
         # Jitter and calendars delay the expected start. Catch-up delays the run as well, but not the objective.
-        due = due_of(job.spec.schedule, entry.scheduled_at, job.id)
+        due = compute_due(job.spec.schedule, entry.scheduled_at, job.id)
         moved = entry.reason.startswith("moved after")
         cancelled = run.state is RunState.CANCELLED
         # A run whose due time is after its start waits for its next attempt.

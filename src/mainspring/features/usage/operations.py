@@ -10,8 +10,8 @@ from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import DAY, SECOND, Instant, isoformat, parse_instant
-from mainspring.core.model.limits.budget import Budget, BudgetStatus, period_of
-from mainspring.core.model.runs.usage import CPU, WALL, UsageLine, by_line, day_of
+from mainspring.core.model.limits.budget import Budget, BudgetStatus, find_period
+from mainspring.core.model.runs.usage import CPU, WALL, UsageLine, by_line, find_day
 from mainspring.core.ports.storage.access import Author
 from mainspring.features.usage.service import release_work
 from mainspring.http.context import Api
@@ -164,7 +164,7 @@ async def delete_budget(api: Api, call: Call[Empty, BudgetQuery]) -> Answer:
 async def _read_lines(api: Api, call: Call[Empty, UsageQuery]) -> tuple[list[tuple[UsageLine, str]], bool]:
     """Return the lines with the names of up to ``_MAX_NAMED`` jobs, and whether there are more lines."""
     query = call.query
-    today = day_of(await api.store.now())
+    today = find_day(await api.store.now())
     since = today - 29 * DAY if query.since is None else _parse_day(query.since, "since")
     until = today + DAY if query.until is None else _parse_day(query.until, "until")
     if until <= since:
@@ -235,5 +235,5 @@ def _budget_out(status: BudgetStatus) -> BudgetOut:
         held=status.held,
         target=budget.target or None,
         since=format_time(status.since or None),
-        until=format_time(period_of(budget, status.since)[1]) if status.since else None,
+        until=format_time(find_period(budget, status.since)[1]) if status.since else None,
     )

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.limits.budget import BudgetStatus, amount_words, author_name, judge, news, period_of
+from mainspring.core.model.limits.budget import BudgetStatus, amount_words, author_name, find_period, judge, news
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
@@ -48,7 +48,7 @@ class BudgetKeeper(TickingService):
     async def _check_budget(self, status: BudgetStatus) -> None:
         store, budget = self._store, status.budget
         now = await store.now()
-        since, _ = period_of(budget, now)
+        since, _ = find_period(budget, now)
         checked = judge(status, await store.spent(status, since), now)
         is_held = checked.state == "over" and budget.then == "pause"
         checked = msgspec.structs.replace(checked, held=is_held)

@@ -10,7 +10,7 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.workflows.workflow import tag_of
+from mainspring.core.model.workflows.workflow import build_workflow_tag
 from mainspring.features.workflows.graph import GraphNode, lay_out
 from mainspring.features.workflows.operations.parts import get_workflow_part
 from mainspring.features.workflows.operations.workflows import cancel_workflow, list_workflows, retry_workflow
@@ -102,7 +102,7 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
         more_nodes=max(len(chosen) - listed, 0) + left_out,
         named=_MAX_NAMED,
         given=msgspec.structs.asdict(query),
-        tag=tag_of(RunId(found.workflow_id)),
+        tag=build_workflow_tag(RunId(found.workflow_id)),
         reasons=_read_reasons(found),
         ended=found.status != "running",
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
-from mainspring.core.model.cluster.datacenters import may_run, preference_of
+from mainspring.core.model.cluster.datacenters import find_preference, may_run
 from mainspring.core.model.explain.limits import NAMED, reason_of_limit
 from mainspring.core.model.explain.parents import reason_of_parents
 from mainspring.core.model.explain.queues import reason_of_full_queue
@@ -41,7 +41,7 @@ async def collect_facts(api: Api, run: RunView) -> RunSituation:
     if run.state is RunState.BLOCKED:
         behind = reason_of_parents(run, await store.parents(run.id)) if run.parents else None
         also = () if behind is None else (behind,)
-        return RunSituation(now=now, key_holder=await store.holder_of(run.id), also=also)
+        return RunSituation(now=now, key_holder=await store.find_holder(run.id), also=also)
     if run.state is not RunState.QUEUED:
         return RunSituation(now=now)
     return await _collect_queued_facts(api, run, now)
@@ -51,7 +51,7 @@ async def _collect_queued_facts(api: Api, run: RunView, now: Instant) -> RunSitu
     serving = await api.workers.list_live(run.tenant)
     workers = [worker for worker in serving if run.queue in worker.queues and not worker.draining]
     served: dict[str, str] = {}
-    if preference_of(run.policy.requires) is not None:
+    if find_preference(run.policy.requires) is not None:
         served = {order.word: order.serving for order in await api.store.orders()}
     taking = [worker for worker in workers if not worker.priorities or run.priority in worker.priorities]
     others = () if taking else tuple(sorted({priority for worker in workers for priority in worker.priorities}))
@@ -70,7 +70,7 @@ async def _collect_queued_facts(api: Api, run: RunView, now: Instant) -> RunSitu
         ),
         paused=await _find_budget_pause(api, run),
         lowered_by=await _find_lowering_budget(api, run),
-        ahead=await api.store.ahead_of(run.id),
+        ahead=await api.store.count_ahead(run.id),
         rate=ended * SECOND / _RATE_OVER,
         at_quota=await _is_at_quota(api, run.tenant),
         policy=policy,

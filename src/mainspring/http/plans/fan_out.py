@@ -14,7 +14,13 @@ from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.reserved import FAN_IN, RESERVED
 from mainspring.core.model.tasks.task_entry import TaskEntry, fill_in_defaults
-from mainspring.core.model.workflows.fan_out import MAX_MEMBERS, FanOutNames, OnFailure, member_priority, tag_of
+from mainspring.core.model.workflows.fan_out import (
+    MAX_MEMBERS,
+    FanOutNames,
+    OnFailure,
+    build_fan_out_tag,
+    member_priority,
+)
 from mainspring.http.schemas.fan_out import FanOutPlan
 from mainspring.http.schemas.jobs import JobFields, build_run, list_given_names
 from mainspring.http.schemas.limits import read_limits
@@ -77,7 +83,7 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[NewRun]:
         """Build the runs of one part. ``places``: the number of placement groups of a sharded store."""
         said = self.template.about or About()
-        about = msgspec.structs.replace(said, tags=(*said.tags, tag_of(names.root)), parent=names.root)
+        about = msgspec.structs.replace(said, tags=(*said.tags, build_fan_out_tag(names.root)), parent=names.root)
         key = self.template.policy.ordering_key
         shard = shard_beside(names.root, key, shards, places)
         return [

@@ -12,11 +12,11 @@ from mainspring.core.model.cluster.datacenters import (
     Preference,
     check_datacenters,
     check_place,
+    find_preference,
     placed,
-    preference_of,
     requiring,
 )
-from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PLACES, check_labels_kept, labels_of
+from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PLACES, check_labels_kept, split_labels
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.http.schemas.common import Span, Wire, parse_span
@@ -97,7 +97,7 @@ def render_datacenters(targets: tuple[str, ...], requires: tuple[str, ...]) -> D
     """Return the data centers in the form of a request, or ``UNSET`` if the job may run anywhere."""
     if targets:
         return "all" if targets == (ALL,) else targets
-    preference = preference_of(requires)
+    preference = find_preference(requires)
     if preference is None:
         return UNSET
     return PreferIn(prefer=preference.order, failover_after=format_duration(preference.patience))
@@ -105,8 +105,8 @@ def render_datacenters(targets: tuple[str, ...], requires: tuple[str, ...]) -> D
 
 def render_requires(requires: tuple[str, ...]) -> dict[str, str]:
     """Return the required labels without the order of data centers, which has its own field."""
-    preference = preference_of(requires)
-    return labels_of(requires if preference is None else [word for word in requires if word != preference.word])
+    preference = find_preference(requires)
+    return split_labels(requires if preference is None else [word for word in requires if word != preference.word])
 
 
 class DatacenterOut(Wire):

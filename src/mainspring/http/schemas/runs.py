@@ -8,10 +8,10 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import isoformat
-from mainspring.core.model.cluster.datacenters import place_of
+from mainspring.core.model.cluster.datacenters import find_datacenter
 from mainspring.core.model.explain.reason import Reason
 from mainspring.core.model.runs.run import ENDED, RunState
-from mainspring.core.model.runs.traces import trace_of
+from mainspring.core.model.runs.traces import build_trace
 from mainspring.core.model.runs.view import AttemptView, Progress, RunView
 from mainspring.core.model.runs.waits import reason_told
 from mainspring.core.model.schedules.job import LedgerEntry
@@ -213,7 +213,7 @@ def render_run(
     traced_ticks: float = 0,
 ) -> RunOut:
     """Convert a run. ``traced_ticks``: the fraction of traces that is recorded if no caller has decided it."""
-    trace = trace_of(run, traced_ticks)
+    trace = build_trace(run, traced_ticks)
     progress = read_progress(run)
     about = run.about
     modified = max(filter(None, (run.created_at, run.queued_at, run.started_at, run.finished_at)))
@@ -234,7 +234,7 @@ def render_run(
         name=about.name if about is not None else "",
         reason=reason_told(run),
         tick=format_time(run.scheduled_at),
-        datacenter=place_of(run.policy.requires),
+        datacenter=find_datacenter(run.policy.requires),
         queued_at=format_time(run.queued_at),
         start_time=format_time(run.started_at),
         end_time=format_time(run.finished_at),

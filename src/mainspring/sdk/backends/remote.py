@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw
 from mainspring.core.model.base.errors import Conflict, Invalid, NotFound, StoreUnavailable
 from mainspring.core.model.base.ids import IdMaker, JobId, RunId
 from mainspring.core.model.base.instant import Instant, format_duration, isoformat, parse_instant
-from mainspring.core.model.cluster.labels import labels_of
+from mainspring.core.model.cluster.labels import split_labels
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import Progress, RunView
@@ -195,7 +195,7 @@ def build_job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobI
         idempotency_key=run.id if run.idempotency is None else run.idempotency.key,
         **{
             **render_policy(policy),
-            "requires": labels_of(policy.requires),
+            "requires": split_labels(policy.requires),
             "ordering_key": policy.ordering_key or UNSET,
             "retention": policy.retention or None,
         },

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from mainspring.core.model.access.access import ApiKey, Tenant
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
+from mainspring.core.model.base.ids import JobId, RunId, SessionId, decode_shard
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.budget import BudgetStatus
 from mainspring.core.model.limits.queues import QueuePolicy
@@ -191,8 +191,8 @@ class StoreData:
 
     def check_shard(self, identifier: str) -> None:
         # No scheduler ever reads a shard that the store does not have.
-        if shard_of(identifier) >= self.shards:
-            raise Invalid("id", f"{identifier} carries shard {shard_of(identifier)}", f"0 to {self.shards - 1}")
+        if decode_shard(identifier) >= self.shards:
+            raise Invalid("id", f"{identifier} carries shard {decode_shard(identifier)}", f"0 to {self.shards - 1}")
 
 
 def format_position(number: int) -> str:

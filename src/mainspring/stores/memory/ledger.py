@@ -40,7 +40,7 @@ class Ledger:
         index = bisect_left(self.times, (at + 1, ""))
         return self.entries[self.times[index - 1]] if index else None
 
-    def target_of(self, run: RunRow) -> str:
+    def find_target(self, run: RunRow) -> str:
         """Return the data center of a tick's run; empty for all other runs."""
         at = run.scheduled_at or 0
         first = bisect_left(self.times, (at, ""))

@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
+from mainspring.core.model.base.ids import JobId, RunId, SessionId, decode_shard
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.cluster.labels import has_all
@@ -104,7 +104,7 @@ class RunRow(msgspec.Struct, kw_only=True):
 
     @property
     def shard(self) -> int:
-        return shard_of(self.id)
+        return decode_shard(self.id)
 
     @property
     def label_set(self) -> LabelSet:
@@ -225,7 +225,7 @@ class JobRow(msgspec.Struct, kw_only=True):
 
     @property
     def shard(self) -> int:
-        return shard_of(self.id)
+        return decode_shard(self.id)
 
     @property
     def ticking(self) -> bool:

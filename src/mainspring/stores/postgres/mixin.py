@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.ids import shard_of
+from mainspring.core.model.base.ids import decode_shard
 from mainspring.core.ports.storage.access import Author
 from mainspring.stores.changes import Change, sum_up
 from mainspring.stores.postgres.codes import NameKind
@@ -22,12 +22,12 @@ class PostgresMixin:
     #: The only tenant this instance may access; None: all tenants.
     _bound_to: str | None = None
 
-    def _shards_of(self, identifiers: Sequence[str]) -> list[int]:
+    def _decode_shards(self, identifiers: Sequence[str]) -> list[int]:
         """Return the shards of ids; raise ``Invalid`` for a shard that the store does not have.
 
         No process would ever scan such a shard.
         """
-        shards = [shard_of(identifier) for identifier in identifiers]
+        shards = [decode_shard(identifier) for identifier in identifiers]
         if shards and max(shards) >= self.shards:
             shard, identifier = max(zip(shards, identifiers, strict=True))
             raise Invalid("id", f"{identifier} carries shard {shard}", f"0 to {self.shards - 1}")

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.retention import CLASSES, STANDARD
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import Progress, RunView
-from mainspring.core.model.schedules.job import Job, JobSpec, LedgerEntry, Overlap, overlap_gate
+from mainspring.core.model.schedules.job import Job, JobSpec, LedgerEntry, Overlap, compute_overlap_lock
 from mainspring.stores.postgres.codes import (
     BACKFILL,
     CLASS_WIDTH,
@@ -73,20 +73,20 @@ class PolicyCodec:
         return policy
 
 
-def order_gate(tenant: str, ordering_key: str) -> int:
+def compute_order_lock(tenant: str, ordering_key: str) -> int:
     return stable_hash(f"order:{tenant}:{ordering_key}")
 
 
 def compute_key_lock(run: NewRun) -> int | None:
-    return order_gate(run.tenant, run.policy.ordering_key) if run.policy.ordering_key else None
+    return compute_order_lock(run.tenant, run.policy.ordering_key) if run.policy.ordering_key else None
 
 
 def compute_job_key_lock(job: Job, target: str = "") -> int | None:
     """Return the key that serializes a job's runs: its ordering key, or the job itself if its ticks queue or cancel."""
     if job.spec.policy.ordering_key:
-        return order_gate(job.tenant, job.spec.policy.ordering_key)
+        return compute_order_lock(job.tenant, job.spec.policy.ordering_key)
     if job.spec.overlap in (Overlap.QUEUE, Overlap.CANCEL):
-        return overlap_gate(job.id, target)
+        return compute_overlap_lock(job.id, target)
     return None
 
 

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 
 from mainspring.core.model.base.errors import Conflict, Fenced, Invalid
-from mainspring.core.model.base.ids import RunId, shard_of
+from mainspring.core.model.base.ids import RunId, decode_shard
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
@@ -19,7 +19,7 @@ from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connect
 from mainspring.stores.postgres.rows import class_number, compute_key_lock, encode_about
 from mainspring.stores.postgres.work.keys import build_key_request
 from mainspring.stores.postgres.work.limiter_decisions import pack_limits
-from mainspring.stores.postgres.work.submissions import SubmitMixin, _names_of
+from mainspring.stores.postgres.work.submissions import SubmitMixin, _list_names
 from mainspring.stores.postgres.work.workforce import WorkerMixin, _succeeded
 from mainspring.stores.statements import Statement
 
@@ -53,7 +53,7 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
 
     async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
         # In separate transactions: inside the caller's, every process that needs a new name would wait for its end.
-        await self._names.assign_numbers(_names_of(runs))
+        await self._names.assign_numbers(_list_names(runs))
         for run in runs:
             if run.after is not None or run.unique is not None:
                 field = "dependsOn" if run.after is not None else "unique"
@@ -72,7 +72,7 @@ class TransactionMixin(SubmitMixin, WorkerMixin):
         policy, about = self._policies.encode(run.policy), encode_about(run.about)
         asked: dict[str, object | None] = {
             "id": run.id,
-            "shard": shard_of(run.id),
+            "shard": decode_shard(run.id),
             "task": run.task,
             "tenant": run.tenant,
             "queue": run.queue,

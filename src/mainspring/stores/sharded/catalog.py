@@ -6,7 +6,7 @@ from typing import Literal
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.cluster.placement import places_of
+from mainspring.core.model.cluster.placement import count_placement_groups
 from mainspring.core.model.limits.limits import LimiterState
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.run import HeldRun
@@ -63,10 +63,10 @@ class ShardedCatalogMixin(ShardedReadMixin):
     async def queue_policies(self) -> dict[str, QueuePolicy]:
         return await self._servers.any(PostgresStore.queue_policies)
 
-    async def ahead_of(self, run: RunId) -> int | None:
+    async def count_ahead(self, run: RunId) -> int | None:
         """Count the runs ahead on the run's own server. Runs on other servers do not compete with it."""
         return await self._servers.at(
-            self._servers.of_id(run), lambda store: store.ahead_of(run), lambda found: found is None
+            self._servers.of_id(run), lambda store: store.count_ahead(run), lambda found: found is None
         )
 
     async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
@@ -93,11 +93,13 @@ class ShardedCatalogMixin(ShardedReadMixin):
         views = [view for view in found.values() if view is not None]
         return reduce(merging.both_sessions, views) if views else None
 
-    async def holder_of(self, run: RunId) -> RunId | None:
-        return await self._servers.at(self._servers.of_id(run), lambda store: store.holder_of(run))
+    async def find_holder(self, run: RunId) -> RunId | None:
+        return await self._servers.at(self._servers.of_id(run), lambda store: store.find_holder(run))
 
-    async def owner_of(self, shard: int) -> SessionView | None:
-        return await self._servers.at(shard % places_of(self._servers.shards), lambda store: store.owner_of(shard))
+    async def find_shard_owner(self, shard: int) -> SessionView | None:
+        return await self._servers.at(
+            shard % count_placement_groups(self._servers.shards), lambda store: store.find_shard_owner(shard)
+        )
 
     async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:
         return await self._servers.at(

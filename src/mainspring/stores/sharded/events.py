@@ -33,12 +33,12 @@ class ShardedEventMixin(ShardedMixin):
     async def _hints(self, call: Callable[[PostgresStore], Awaitable[list[Hint]]]) -> list[Hint]:
         return [hint for found in (await self._servers.those_there(call)).values() for hint in found]
 
-    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
-        found = await self._servers.those_there(lambda store: store.facts_of(runs, since))
+    async def read_run_facts(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        found = await self._servers.those_there(lambda store: store.read_run_facts(runs, since))
         return [facts for part in found.values() for facts in part]
 
-    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
-        found = await self._servers.those_there(lambda store: store.workers_of(sessions))
+    async def read_worker_facts(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        found = await self._servers.those_there(lambda store: store.read_worker_facts(sessions))
         return list({facts.id: facts for part in found.values() for facts in part}.values())
 
     async def readers(self) -> list[ReaderView]:

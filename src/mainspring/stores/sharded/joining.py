@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
-from mainspring.core.model.cluster.placement import moves_for_balance, places_of
+from mainspring.core.model.cluster.placement import count_placement_groups, moves_for_balance
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.work.placement_groups import MOST_SERVERS, PlacementStatus
 from mainspring.stores.sharded.server import Server
@@ -46,7 +46,7 @@ def _number(status: PlacementStatus) -> int:
 async def _join_all(first: Server, statuses: dict[Server, PlacementStatus]) -> None:
     """Add the new servers. The caller holds the lock."""
     _check(statuses)
-    groups = places_of(statuses[first].shards)
+    groups = count_placement_groups(statuses[first].shards)
     newcomers = [server for server, status in statuses.items() if status.set_id is None]
     for server in newcomers:
         if statuses[server].used:

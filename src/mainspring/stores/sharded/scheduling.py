@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
-from mainspring.core.model.cluster.placement import places_of
+from mainspring.core.model.cluster.placement import count_placement_groups
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.schedules.job import Fire, Job
 from mainspring.core.ports.storage.answers import FireResult, StageResult
@@ -43,7 +43,7 @@ class ShardedSchedulerMixin(ShardedMixin):
         )
 
     def _has(self, server: object, shard: int) -> bool:
-        return self._servers.homes.get(shard % places_of(self._servers.shards)) is server
+        return self._servers.homes.get(shard % count_placement_groups(self._servers.shards)) is server
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
         return self._of_homes(await self._servers.everywhere(lambda store: store.take(member, shards)))

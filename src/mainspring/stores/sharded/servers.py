@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.cluster.placement import place_for, place_of, places_of
+from mainspring.core.model.cluster.placement import choose_placement_group, count_placement_groups, find_placement_group
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.joining import join
 from mainspring.stores.sharded.server import Server, WrongServer
@@ -40,7 +40,7 @@ class ServerSet:
                 raise problem
         try:
             self.shards = await join(self.all)
-            self.groups = places_of(self.shards)
+            self.groups = count_placement_groups(self.shards)
             await self.read_map()
         except BaseException:
             await self.close()
@@ -94,11 +94,11 @@ class ServerSet:
         digits = identifier[16:20]
         group = self._by_digits.get(digits)
         if group is None:
-            group = self._by_digits[digits] = place_of(identifier, self.groups)
+            group = self._by_digits[digits] = find_placement_group(identifier, self.groups)
         return group
 
     def of_tenant(self, tenant: str, placement: str = "") -> int:
-        return place_for(tenant, placement, self.groups)
+        return choose_placement_group(tenant, placement, self.groups)
 
     async def at(
         self,

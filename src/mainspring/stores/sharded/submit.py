@@ -17,7 +17,7 @@ from mainspring.stores.sharded.mixin import ShardedMixin
 
 
 class ShardedSubmitMixin(ShardedMixin):
-    def server_of(self, run: NewRun) -> int:
+    def find_server(self, run: NewRun) -> int:
         """Return the number of the server that owns a run; -1 if unknown. Callers split large batches by it."""
         home = self._servers.homes.get(self._servers.of_id(run.id))
         return -1 if home is None else home.number

@@ -6,7 +6,7 @@ from typing import TypeVar
 import apsw
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.ids import shard_of
+from mainspring.core.model.base.ids import decode_shard
 from mainspring.core.model.base.instant import Instant
 from mainspring.stores.sqlite.file_guard import FileGuard
 from mainspring.stores.sqlite.steady_time import SteadyTime
@@ -51,7 +51,7 @@ class SqliteBase:
 
         Raises ``Invalid`` if the store does not have that shard: no scheduler would ever read it.
         """
-        shard = shard_of(identifier)
+        shard = decode_shard(identifier)
         if shard >= self.shards:
             raise Invalid("id", f"{identifier} carries shard {shard}", f"0 to {self.shards - 1}")
         return shard

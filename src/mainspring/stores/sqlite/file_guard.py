@@ -177,11 +177,11 @@ class FileGuard:
         return ""
 
     def _examine_generation(self, connection: apsw.Connection) -> str:
-        if _stamp_of(connection) == self._stamp:
+        if _read_stamp(connection) == self._stamp:
             return ""
         with self._lock:
             # Read again: another thread may have moved on in the meantime.
-            found = _stamp_of(connection)
+            found = _read_stamp(connection)
             if found == self._stamp:
                 return ""
             try:
@@ -212,7 +212,7 @@ class FileGuard:
         self._progress = progress
 
 
-def _stamp_of(connection: apsw.Connection) -> int:
+def _read_stamp(connection: apsw.Connection) -> int:
     """Read the stamp from the file itself, not from the log or from memory."""
     _, stamp = connection.read("main", 0, _STAMP_OFFSET, 4)
     return int.from_bytes(stamp, "big")

@@ -278,7 +278,7 @@ SELECT json_group_array(json_array(
     r.key_lock IS NOT NULL OR r.limits IS NOT NULL OR r.origin IS 'delay', r.cancel_at IS NOT NULL, NULL, r.session))
 FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value AND r.state = 'running' CROSS JOIN body b ON b.id = r.body
 
--- name: ahead_of
+-- name: count_ahead
 SELECT coalesce(json((
     SELECT (SELECT count(*) FROM (
         SELECT 1 FROM run a INDEXED BY run_ready
@@ -490,11 +490,11 @@ SELECT json_group_array(json_object(
     'id', j.id, 'tenant', j.tenant, 'state', j.state, 'resume_at', s.resume_at, 'rev', s.rev) ORDER BY i.key)
 FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value CROSS JOIN schedule s ON s.job_id = j.id
 
--- name: holder_of
+-- name: key_lock_holder
 SELECT coalesce((SELECT g.holder FROM waiting w CROSS JOIN key_lock g ON g.key = w.key_lock
                  WHERE w.id = :run AND w.state = 'blocked'), '')
 
--- name: owner_of
+-- name: shard_owner
 SELECT json_group_array(json_object(
     'id', s.id, 'kind', s.kind, 'name', s.name, 'version', s.version, 'datacenter', s.datacenter,
     'started_at', s.started_at, 'lease_until', s.lease_until, 'lease', s.lease, 'owner', s.owner,
@@ -597,7 +597,7 @@ FROM json_each(:queues) AS q CROSS JOIN (
 ) AS p CROSS JOIN run best ON best.id IN (
     SELECT r.id FROM run r WHERE r.queue = q.value AND r.claim_group = p.id AND r.state = 'queued' ORDER BY r.rank, r.id LIMIT :limit)
 
--- name: facts_of
+-- name: run_facts
 SELECT json_group_array(json_object(
     'id', v.id, 'task', b.task, 'queue', v.queue, 'job_id', v.job_id, 'scheduled_at', v.scheduled_at,
     'ended', json(iif(v.ended, 'true', 'false')), 'attempt', v.attempt, 'reason', v.reason, 'error', v.error,
@@ -614,7 +614,7 @@ FROM (
     FROM json_each(:ids) AS i CROSS JOIN history h ON h.id = i.value
 ) AS v CROSS JOIN body b ON b.id = v.body
 
--- name: workers_of
+-- name: worker_facts
 SELECT json_group_array(json_object(
     'id', s.id, 'name', s.name, 'version', s.version, 'datacenter', s.datacenter, 'queues', json(s.queues)))
 FROM json_each(:ids) AS i CROSS JOIN session s ON s.id = i.value
@@ -659,7 +659,7 @@ SELECT json_group_array(id) FROM (
       AND (h.finished_at, h.id) > (:at, :after) ORDER BY h.finished_at, h.id LIMIT :limit
 )
 
--- name: attempts_of
+-- name: run_attempts
 SELECT json_group_array(json_object(
     'run_id', a.run_id, 'fence', a.fence, 'number', a.number, 'outcome', a.outcome, 'reason', a.reason,
     'error', a.error, 'started_at', a.started_at, 'ended_at', a.ended_at) ORDER BY a.run_id, a.fence)

@@ -23,7 +23,7 @@ def read_networks(field: str, texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(networks)
 
 
-def address_of(peer: str, forwarded_for: str | None, trusted: Sequence[Network]) -> str:
+def find_client_address(peer: str, forwarded_for: str | None, trusted: Sequence[Network]) -> str:
     """Return the client's address: the peer, or behind trusted proxies the last address that is not a trusted proxy.
 
     The header is read from the right, as each proxy appends its client: entries further left may be forged.

@@ -97,7 +97,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     def writes_to_owners(self) -> bool:
         return OWNER in self.to
 
-    def address_of(self, owner: str) -> str:
+    def find_owner_address(self, owner: str) -> str:
         """Return the mail address of a job's owner, or an empty text if no mail may be sent there.
 
         Users choose the owner of their jobs, so the domains are restricted to prevent use as an open relay.
@@ -110,7 +110,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
         """The addresses that receive separate messages, as a server may refuse one of several; empty: one message."""
         return self.to if len(self.to) > 1 else ()
 
-    def addresses_of(self, chosen: str) -> tuple[str, ...]:
+    def list_addresses(self, chosen: str) -> tuple[str, ...]:
         """Return the chosen address if the channel has it, or all its addresses if none is chosen."""
         return tuple(to for to in self.to if chosen in ("", to))
 

@@ -91,7 +91,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     to: str = ""
 
 
-def title_of(notice: Notice) -> str:
+def build_title(notice: Notice) -> str:
     if notice.test:
         return "Mainspring: a test"
     count = len(notice.entries) + notice.more
@@ -105,19 +105,19 @@ def title_of(notice: Notice) -> str:
     return f"{wrong}, {over} over" if over else wrong
 
 
-def lines_of(notice: Notice) -> Iterator[str]:
+def build_lines(notice: Notice) -> Iterator[str]:
     """Yield a line for each problem, then the notes on omitted problems and on delays."""
     if notice.test:
         yield "This is a test. Whoever reads it will be told of problems."
     for entry in notice.entries:
-        yield line_of(entry) + (f" {link}" if (link := link_of(notice.url, entry)) else "")
+        yield build_line(entry) + (f" {link}" if (link := build_link(notice.url, entry)) else "")
     if notice.more:
         yield f"… and {notice.more} more."
     if notice.held_since is not None:
         yield f"Held back since {isoformat(notice.held_since)}, by quiet hours or the channel's limit."
 
 
-def line_of(entry: AlertProblem) -> str:
+def build_line(entry: AlertProblem) -> str:
     about = [f"{_plain(entry.name)} {_WORDS[entry.stage]}"]
     if entry.count > 1:
         about.append(f"{entry.count} failures since {isoformat(entry.since)}")
@@ -136,7 +136,7 @@ def line_of(entry: AlertProblem) -> str:
     return " · ".join(about)
 
 
-def link_of(url: str, entry: AlertProblem) -> str:
+def build_link(url: str, entry: AlertProblem) -> str:
     """Return the dashboard URL of the problem."""
     if not url:
         return ""
@@ -145,13 +145,13 @@ def link_of(url: str, entry: AlertProblem) -> str:
     return f"{url}/jobs/{entry.job}" if entry.job else ""
 
 
-def text_of(notice: Notice) -> str:
-    return "\n".join([title_of(notice), "", *lines_of(notice)])
+def build_text(notice: Notice) -> str:
+    return "\n".join([build_title(notice), "", *build_lines(notice)])
 
 
 def slack_body(notice: Notice) -> bytes:
     """Encode the body for a Slack webhook. Names and errors are escaped: they must not form links or mentions."""
-    lines = [f"*{_for_slack(title_of(notice))}*", *(_for_slack(line) for line in lines_of(notice))]
+    lines = [f"*{_for_slack(build_title(notice))}*", *(_for_slack(line) for line in build_lines(notice))]
     return msgspec.json.encode({"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False})
 
 
@@ -175,7 +175,7 @@ def webhook_body(notice: Notice) -> bytes:
         }
         for entry in notice.entries
     ]
-    said = {"title": title_of(notice), "text": text_of(notice), "test": notice.test}
+    said = {"title": build_title(notice), "text": build_text(notice), "test": notice.test}
     return msgspec.json.encode(said | {"problems": problems, "more": notice.more})
 
 
@@ -185,7 +185,7 @@ def pagerduty_bodies(notice: Notice, key: str, source: str) -> list[bytes]:
     ``key`` is the integration key. A problem that recovered before its first alert is omitted.
     """
     if notice.test:
-        payload = {"summary": title_of(notice), "source": source, "severity": "info"}
+        payload = {"summary": build_title(notice), "source": source, "severity": "info"}
         both = [_trigger(key, f"{source}/test", payload), _resolve(key, f"{source}/test")]
         return [msgspec.json.encode(event) for event in both]
     told = [_pagerduty_event(entry, notice.url, key, source) for entry in notice.entries if not entry.unheard]
@@ -207,7 +207,7 @@ def _pagerduty_event(entry: AlertProblem, url: str, key: str, source: str) -> di
         if (value := getattr(entry, name))
     }
     payload = {
-        "summary": line_of(entry)[:_LONGEST_SUMMARY],
+        "summary": build_line(entry)[:_LONGEST_SUMMARY],
         "source": source,
         "severity": "warning" if entry.stage is On.FAILED else "error",
         "timestamp": isoformat(entry.at),
@@ -217,7 +217,7 @@ def _pagerduty_event(entry: AlertProblem, url: str, key: str, source: str) -> di
         "custom_details": details,
     }
     event = _trigger(key, entry.problem, payload)
-    if link := link_of(url, entry):
+    if link := build_link(url, entry):
         event["links"] = [{"href": link, "text": "Look at it"}]
     return event
 

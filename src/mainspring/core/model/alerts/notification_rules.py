@@ -61,10 +61,10 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     def matches(self, trouble: Trouble) -> bool:
         return (
             self.tenant in (ALL_TENANTS, trouble.tenant)
-            and _one_of(self.tasks, trouble.task)
-            and _one_of(self.queues, trouble.queue)
-            and _one_of(self.jobs, trouble.name)
-            and (not self.tags or any(_one_of(self.tags, tag) for tag in trouble.tags))
+            and _matches_any(self.tasks, trouble.task)
+            and _matches_any(self.queues, trouble.queue)
+            and _matches_any(self.jobs, trouble.name)
+            and (not self.tags or any(_matches_any(self.tags, tag) for tag in trouble.tags))
         )
 
 
@@ -106,12 +106,12 @@ class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             recovered = On.RECOVERED in rule.on
             # PagerDuty keeps incidents open until they are resolved.
-            recovered |= stage is not None and self.channel_of(target).kind is ChannelKind.PAGERDUTY
+            recovered |= stage is not None and self.find_channel(target).kind is ChannelKind.PAGERDUTY
             wish = Wish(stage, rule.urgent, recovered)
             found[target] = _both(found[target], wish, trouble) if target in found else wish
         return found
 
-    def channel_of(self, target: str) -> Channel:
+    def find_channel(self, target: str) -> Channel:
         return self.channels[target.partition(" ")[0]]
 
     def knows(self, target: str) -> bool:
@@ -123,7 +123,7 @@ class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
             name = self.owners.get(trouble.owner, self.owners.get(_OTHERS, "")) if trouble.owner else ""
         if not name or not self.channels[name].writes_to_owners:
             return name
-        address = self.channels[name].address_of(trouble.owner)
+        address = self.channels[name].find_owner_address(trouble.owner)
         return f"{name} {address}" if address else ""
 
 
@@ -206,5 +206,5 @@ def _stages(words: list[str], field: str) -> Iterator[On]:
         yield On(word)
 
 
-def _one_of(patterns: tuple[str, ...], word: str) -> bool:
+def _matches_any(patterns: tuple[str, ...], word: str) -> bool:
     return not patterns or any(fnmatchcase(word, pattern) for pattern in patterns)

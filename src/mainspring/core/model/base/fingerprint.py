@@ -12,16 +12,16 @@ _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 
 def compute_fingerprint(reason: str, error: str) -> str:
     """Return 16 hexadecimal digits, the same for errors of one kind. The task is not included."""
-    digest = hashlib.blake2b(f"{reason}\0{kind_of(error)}".encode("utf-8", "replace"), digest_size=8)
+    digest = hashlib.blake2b(f"{reason}\0{parse_error_kind(error)}".encode("utf-8", "replace"), digest_size=8)
     return digest.hexdigest()
 
 
-def kind_of(error: str) -> str:
+def parse_error_kind(error: str) -> str:
     """Return the headline without the parts that vary."""
     return _VARYING.sub("…", find_headline(error))
 
 
-def exception_of(error: str) -> str:
+def parse_exception_name(error: str) -> str:
     """Return the name of the exception without its message; empty: there is none."""
     found = _EXCEPTION.match(find_headline(error))
     return "" if found is None else found[1]

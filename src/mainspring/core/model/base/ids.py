@@ -61,7 +61,7 @@ def derived_id(at: Instant, shard: int, *parts: object) -> str:
     return f"{at // MILLISECOND:012x}8{digest[:3]}{0x8000 | shard:04x}{digest[3:15]}"
 
 
-def shard_of(identifier: str) -> int:
+def decode_shard(identifier: str) -> int:
     """Return the shard encoded in an id."""
     return int(identifier[16:20], 16) & 0x3FFF
 

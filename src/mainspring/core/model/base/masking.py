@@ -40,7 +40,7 @@ class Mask:
     """Replaces secret values in texts and in JSON."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        units = {unit for value in values for unit in units_of(value)}
+        units = {unit for value in values for unit in list_units(value)}
         #: The longest part of a text that can contain a value, or a line of one.
         self.longest = _LONGEST_FORM * max((len(_encode(unit)) for unit in units if "\n" not in unit), default=0)
         # A backslash right before an escaped value hides it from the decoder, so the escaped form is searched, too.
@@ -95,7 +95,7 @@ class Mask:
                     yield view.locate(start, stop)
 
 
-def units_of(value: str) -> set[str]:
+def list_units(value: str) -> set[str]:
     """Return a value and its longer lines, as output is stored line by line."""
     lines = (line.strip() for line in value.splitlines())
     return {unit for unit in (value, *(line for line in lines if len(line) >= _SHORTEST_PART)) if unit}

@@ -9,7 +9,7 @@ _FIRST: Micros = 100
 _TO_A_POWER = 2
 
 
-def bucket_of(span: Micros) -> int:
+def find_bucket(span: Micros) -> int:
     """Return the bucket of a duration. Stores use the same buckets; a duration on an edge may be in either bucket."""
     return math.floor(_TO_A_POWER * math.log2(max(span, _FIRST) / _FIRST))
 

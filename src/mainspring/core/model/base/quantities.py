@@ -41,7 +41,7 @@ def parse_per_day(text: str, field: str) -> float:
     count, slash, unit = text.strip().partition("/")
     if not slash:
         return parse_count(count, field)
-    return parse_count(count, field) * DAY_SECONDS / _seconds_of(unit, text, field)
+    return parse_count(count, field) * DAY_SECONDS / _parse_seconds(unit, text, field)
 
 
 def parse_peak(text: str, field: str, per_second: float) -> float:
@@ -49,7 +49,7 @@ def parse_peak(text: str, field: str, per_second: float) -> float:
     words = text.strip()
     count, slash, unit = words.partition("/")
     if slash:
-        factor = parse_count(count, field) / _seconds_of(unit, text, field) / per_second
+        factor = parse_count(count, field) / _parse_seconds(unit, text, field) / per_second
     else:
         factor = _parse(
             words.removesuffix("x").removesuffix("×"), field, {"": 1}, "a factor", "for example 10x or 10k/s"
@@ -59,7 +59,7 @@ def parse_peak(text: str, field: str, per_second: float) -> float:
     return factor
 
 
-def _seconds_of(unit: str, text: str, field: str) -> int:
+def _parse_seconds(unit: str, text: str, field: str) -> int:
     seconds = _SECONDS_OF.get(unit.strip())
     if seconds is None:
         raise Invalid(field, f"{text!r:.40} is not a rate", "for example 1200/s, 5k/min or 100M/day")

@@ -44,7 +44,7 @@ def _find_in_object(data: bytes, value: msgspec.Struct | dict[str, Any], parts: 
     if excess and (repeated := _find_outermost(data)):
         return repeated
     for name, text in nested:
-        if repeated := find_repeated_key(text, value.get(name) if isinstance(value, dict) else _value_of(value, name)):
+        if repeated := find_repeated_key(text, value.get(name) if isinstance(value, dict) else _get_value(value, name)):
             return _joined(name, repeated)
     return ""
 
@@ -60,7 +60,7 @@ def _find_outermost(data: bytes) -> str:
     return next((name for name in names if names.count(name) > 1), "")
 
 
-def _value_of(struct: msgspec.Struct, name: str) -> object:
+def _get_value(struct: msgspec.Struct, name: str) -> object:
     attribute = _attributes(type(struct)).get(name)
     return None if attribute is None else getattr(struct, attribute)
 

@@ -42,7 +42,7 @@ class Serving(NamedTuple):
     why: str = ""
 
 
-def preference_of(requires: Iterable[str]) -> Preference | None:
+def find_preference(requires: Iterable[str]) -> Preference | None:
     """Return the order of preference among the required labels of a run; None: there is none."""
     for word in requires:
         name, _, value = word.partition("=")
@@ -52,7 +52,7 @@ def preference_of(requires: Iterable[str]) -> Preference | None:
     return None
 
 
-def place_of(requires: Iterable[str]) -> str | None:
+def find_datacenter(requires: Iterable[str]) -> str | None:
     """Return the single data center that a run requires; None: there is none."""
     for word in requires:
         name, _, value = word.partition("=")
@@ -93,7 +93,7 @@ def may_be_noted(reason: str) -> bool:
     return not reason or reason.startswith(("moved to ", "moved back to "))
 
 
-def targets_of(datacenters: tuple[str, ...], known: Iterable[str]) -> tuple[str, ...]:
+def list_targets(datacenters: tuple[str, ...], known: Iterable[str]) -> tuple[str, ...]:
     """Return the data centers in which each tick of a job runs."""
     return tuple(sorted(known)) if datacenters == (ALL,) else datacenters
 
@@ -125,10 +125,10 @@ def at_home(labels: tuple[str, ...], datacenter: str) -> tuple[tuple[str, ...], 
         if word.startswith(f"{DATACENTER}="):
             check_place("labels", word.partition("=")[2])
     if not datacenter:
-        return labels, place_of(labels) or ""
+        return labels, find_datacenter(labels) or ""
     check_place("datacenter", datacenter)
-    if place_of(labels) not in (None, datacenter):
-        raise Invalid("datacenter", f"is {datacenter}, and the label says {place_of(labels)}", "one of them")
+    if find_datacenter(labels) not in (None, datacenter):
+        raise Invalid("datacenter", f"is {datacenter}, and the label says {find_datacenter(labels)}", "one of them")
     return requiring(labels, f"{DATACENTER}={datacenter}"), datacenter
 
 

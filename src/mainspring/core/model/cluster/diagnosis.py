@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros, format_duration
 from mainspring.core.model.cluster.clock_guard import ClockReading, ClockRules, ClockState, judge
-from mainspring.core.model.cluster.datacenters import preference_of
+from mainspring.core.model.cluster.datacenters import find_preference
 from mainspring.core.model.schedules.cron import find_zone_database
 
 #: A shorter delay is normal under load.
@@ -189,7 +189,7 @@ def _knows(worker: WorkerSigns, item: Queued) -> bool:
 
 
 def _has_labels(worker: WorkerSigns, requires: tuple[str, ...]) -> bool:
-    preference = preference_of(requires)
+    preference = find_preference(requires)
     order, words = ((), ()) if preference is None else (preference.order, (preference.word,))
     return (not order or worker.datacenter in order) and set(requires) - set(words) <= set(worker.labels)
 

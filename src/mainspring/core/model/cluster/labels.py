@@ -34,7 +34,7 @@ def label_words(field: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     return words
 
 
-def labels_of(words: Collection[str]) -> dict[str, str]:
+def split_labels(words: Collection[str]) -> dict[str, str]:
     """Return stored labels as names and values."""
     return dict(word.split("=", 1) for word in words)
 

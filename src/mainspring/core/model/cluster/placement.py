@@ -5,24 +5,24 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.ids import shard_for, shard_of, stable_hash
+from mainspring.core.model.base.ids import decode_shard, shard_for, stable_hash
 
 #: The maximum number of groups; a store with fewer shards has one per shard. More servers than groups are of no use.
 MOST_PLACES = 32
 
 
-def places_of(shards: int) -> int:
+def count_placement_groups(shards: int) -> int:
     """Return the number of placement groups of a store with this many shards."""
     return min(shards, MOST_PLACES)
 
 
-def place_of(identifier: str, places: int) -> int:
+def find_placement_group(identifier: str, places: int) -> int:
     """Return the placement group of an id, derived from its shard."""
-    return shard_of(identifier) % places
+    return decode_shard(identifier) % places
 
 
 @lru_cache(10_000)
-def place_for(tenant: str, placement: str, places: int) -> int:
+def choose_placement_group(tenant: str, placement: str, places: int) -> int:
     """Return the placement group of a tenant, or of its part with a placement key. PostgreSQL computes it, too."""
     words = f"{tenant}\x1f{placement}" if placement else tenant
     return int(hashlib.sha256(words.encode()).hexdigest()[:8], 16) % places
@@ -30,7 +30,7 @@ def place_for(tenant: str, placement: str, places: int) -> int:
 
 def shard_in(place: int, shards: int, key: str, chance: int) -> int:
     """Return a shard of a placement group: the key's shard, or one chosen by ``chance``."""
-    places = places_of(shards)
+    places = count_placement_groups(shards)
     # With 100 shards in 32 groups, the first four groups have one more.
     slots = (shards - place + places - 1) // places
     return place + places * ((stable_hash(key) if key else chance) % slots)
@@ -42,8 +42,8 @@ def shard_beside(run: str, key: str, shards: int, places: int) -> int:
     In a sharded store the shard is in the creator's placement group, since the runs may depend on each other.
     """
     if not key:
-        return shard_of(run)
-    return shard_in(place_of(run, places), shards, key, 0) if places else shard_for(key, shards)
+        return decode_shard(run)
+    return shard_in(find_placement_group(run, places), shards, key, 0) if places else shard_for(key, shards)
 
 
 def moves_for_balance(homes: Mapping[int, int], servers: Sequence[int]) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from mainspring.core.model.base.ids import SessionId, stable_hash
 
 
-def owner_of(shard: int, members: Collection[SessionId]) -> SessionId:
+def choose_owner(shard: int, members: Collection[SessionId]) -> SessionId:
     """Return the member with the highest score for this shard. There must be at least one; their order does not matter.
 
     A member that leaves passes on only its own shards. A member that joins takes its share evenly from all others.
@@ -13,9 +13,9 @@ def owner_of(shard: int, members: Collection[SessionId]) -> SessionId:
     return max(members, key=lambda member: (stable_hash(f"{shard}\x1f{member}"), member))
 
 
-def shards_of(member: SessionId, shards: int, members: Collection[SessionId]) -> frozenset[int]:
+def choose_shards(member: SessionId, shards: int, members: Collection[SessionId]) -> frozenset[int]:
     """Return the shards of 0 … ``shards`` - 1 that belong to a member."""
-    return frozenset(shard for shard in range(shards) if owner_of(shard, members) == member)
+    return frozenset(shard for shard in range(shards) if choose_owner(shard, members) == member)
 
 
 def taken(

@@ -10,7 +10,7 @@ _ORDER = (Level.OK, Level.WARNING, Level.PROBLEM)
 _PRESSING = frozenset({"transactions", "replication slots", "vacuum", "connections"})
 
 
-def worst_of(findings: Iterable[Finding]) -> dict[str, Finding]:
+def find_worst(findings: Iterable[Finding]) -> dict[str, Finding]:
     """Return the worst finding of each check."""
     worst: dict[str, Finding] = {}
     for finding in findings:

@@ -179,7 +179,7 @@ def subject_of_worker(facts: WorkerFacts) -> Subject:
     return Subject(str(facts.id), data=_inside(said))
 
 
-def kind_of(name: str) -> EventKind:
+def find_kind(name: str) -> EventKind:
     """Return the kind with this name. An unknown name, written by a newer version, is its own event type."""
     return KINDS.get(name) or EventKind(types=(name,), says="")
 
@@ -212,7 +212,7 @@ def compose(
     2. A subject that no longer exists is rendered with its id alone.
     3. The JSON is concatenated by hand: this runs for every event of a busy system, and most of it repeats per batch.
     """
-    kind = kind_of(name)
+    kind = find_kind(name)
     # The hash includes the time: after a failover the new server may reuse a position that the old one had assigned.
     batch = hashlib.blake2b(f"{at} {position}".encode(), digest_size=12).hexdigest()
     owner = b'"tenant":' + msgspec.json.encode(tenant) + b"," if tenant else b""

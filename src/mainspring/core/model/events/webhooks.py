@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.alerts.outgoing import check_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.secrets import check_secret_name
-from mainspring.core.model.events.events import Event, kind_of
+from mainspring.core.model.events.events import Event, find_kind
 from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
 #: Deliveries are runs in this queue. Their own events go to no webhook, which would create deliveries without end.
@@ -30,7 +30,9 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_want(self, kind: str, tenant: str) -> bool:
         """Return whether an outbox row of this kind and tenant may contain events for this webhook."""
-        return self.tenant in (ALL_TENANTS, tenant) and any(_matches(self.types, name) for name in kind_of(kind).types)
+        return self.tenant in (ALL_TENANTS, tenant) and any(
+            _matches(self.types, name) for name in find_kind(kind).types
+        )
 
     def demands(self, event: Event) -> bool:
         return (

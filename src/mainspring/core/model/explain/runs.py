@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration, isoformat
-from mainspring.core.model.cluster.datacenters import place_of, preference_of
+from mainspring.core.model.cluster.datacenters import find_datacenter, find_preference
 from mainspring.core.model.cluster.labels import DATACENTER
 from mainspring.core.model.explain.queues import words_of_turns
 from mainspring.core.model.explain.reason import Holder, Reason, over_at
@@ -245,7 +245,7 @@ def _running(run: RunView, facts: RunSituation) -> Reason:
     return Reason(
         code="running",
         words=f"it runs on {run.executor or 'a worker'} since {_roughly(facts.now - started)}, attempt {run.attempt}",
-        holders=_worker_of(run),
+        holders=_list_holders(run),
         until=ends if run.deadline is None else min(ends, run.deadline),
     )
 
@@ -255,7 +255,7 @@ def _cancelling(run: RunView) -> Reason:
         code="cancelling",
         words="it was asked to stop and has not stopped yet",
         hint="it is cancelled when its worker says that it has stopped, or when the lease of the worker has run out",
-        holders=_worker_of(run),
+        holders=_list_holders(run),
     )
 
 
@@ -280,10 +280,10 @@ def _ended(run: RunView) -> Reason:
     words = f"it has ended: {state}{reason}{f' ({what})' if what else ''}"
     if run.state is RunState.FAILED and not hint:
         hint = f"run it again: mainspring runs retry {run.id}"
-    return Reason(code=state, words=words, hint=hint, holders=_worker_of(run))
+    return Reason(code=state, words=words, hint=hint, holders=_list_holders(run))
 
 
-def _worker_of(run: RunView) -> tuple[Holder, ...]:
+def _list_holders(run: RunView) -> tuple[Holder, ...]:
     return () if run.session is None else (Holder("worker", str(run.session)),)
 
 
@@ -294,8 +294,8 @@ def _roughly(time: Micros) -> str:
 
 def _options(requires: Iterable[str]) -> str:
     """Return the command-line options that start a worker with these labels."""
-    preference = preference_of(requires)
+    preference = find_preference(requires)
     own = [word for word in requires if preference is None or word != preference.word]
-    place = place_of(own) if preference is None else preference.order[0]
+    place = find_datacenter(own) if preference is None else preference.order[0]
     options = [] if place is None else [f"--datacenter {place}"]
     return " ".join(options + [f"--label {word}" for word in own if word != f"{DATACENTER}={place}"])

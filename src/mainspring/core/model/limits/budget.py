@@ -83,7 +83,7 @@ def lowers(status: BudgetStatus, tenant: str, task: str, job: str | None) -> boo
     return budget.of == "tenant" or budget.target == (task if budget.of == "task" else job)
 
 
-def period_of(budget: Budget, now: Instant) -> tuple[Instant, Instant]:
+def find_period(budget: Budget, now: Instant) -> tuple[Instant, Instant]:
     """Return the start and the end of the UTC day or month that contains ``now``."""
     moment = to_datetime(now)
     begin = moment.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -97,7 +97,7 @@ def period_of(budget: Budget, now: Instant) -> tuple[Instant, Instant]:
 
 def judge(status: BudgetStatus, spent: float, now: Instant) -> BudgetStatus:
     """Return the current status. Within a period the state only improves if the budget is changed."""
-    begin, _ = period_of(status.budget, now)
+    begin, _ = find_period(status.budget, now)
     limit = status.budget.limit
     state: Literal["ok", "warned", "over"] = (
         "over" if spent >= limit else "warned" if spent >= limit * status.budget.warn_at else "ok"

@@ -23,19 +23,19 @@ UNKNOWN = Cause()
 FINAL = Cause(gives_up=True)
 
 
-def cause_of(error: BaseException) -> Cause:
+def build_cause(error: BaseException) -> Cause:
     return Cause(
-        kinds=kinds_of(type(error)),
+        kinds=list_kinds(type(error)),
         gives_up=isinstance(error, GiveUp),
         after=error.delay if isinstance(error, RetryLater) else None,
     )
 
 
-def kinds_of(kind: type[BaseException]) -> tuple[str, ...]:
+def list_kinds(kind: type[BaseException]) -> tuple[str, ...]:
     """Return the qualified names of an exception class and its bases, except those that all exceptions share."""
     said = [one for one in kind.__mro__ if one not in (BaseException, object)]
     return tuple(f"{one.__module__}.{one.__qualname__}" for one in said[:MOST_KINDS])
 
 
 #: The cause of an attempt that was stopped; its kinds match those of a timeout that a handler raises itself.
-TIMED_OUT = Cause(kinds=kinds_of(TimeoutError))
+TIMED_OUT = Cause(kinds=list_kinds(TimeoutError))

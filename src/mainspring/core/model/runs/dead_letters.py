@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mainspring.core.model.base.fingerprint import exception_of
+from mainspring.core.model.base.fingerprint import parse_exception_name
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant, Micros, isoformat
 from mainspring.core.model.runs.view import RunView
@@ -63,7 +63,7 @@ def dead_run(view: RunView) -> DeadRun:
         task=view.task,
         queue=view.queue,
         reason=view.reason,
-        error=exception_of(view.error or ""),
+        error=parse_exception_name(view.error or ""),
         at=isoformat(view.created_at if view.finished_at is None else view.finished_at),
     )
 
@@ -82,7 +82,7 @@ def watch(before: DeadLetterWatch | None, new: int, now: Instant) -> tuple[DeadL
     return DeadLetterWatch(since=since, count=count, seen_at=now, grew_at=now), "dead_letters.growing"
 
 
-def trend_of(times: Iterable[Instant], now: Instant) -> tuple[int, ...]:
+def build_trend(times: Iterable[Instant], now: Instant) -> tuple[int, ...]:
     """Return the number of dead letters in each of the last ``TREND`` hours, oldest first."""
     steps = [0] * TREND
     for at in times:

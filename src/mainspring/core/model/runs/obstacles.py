@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Protocol
 
-from mainspring.core.model.cluster.datacenters import ALL, place_of, preference_of
+from mainspring.core.model.cluster.datacenters import ALL, find_datacenter, find_preference
 from mainspring.core.model.cluster.labels import DATACENTER
 from mainspring.core.model.schedules.job import JobSpec
 
@@ -107,13 +107,13 @@ def _find_missing_datacenters(
     which, where = (f"worker of queue {queue!r}", "workers of the queue") if queue else ("worker", "workers")
     live = {worker.datacenter for worker in workers if worker.datacenter}
     here = f"data centers with live {where}: {_list(sorted(live))}" if live else "no live worker names one"
-    preference = preference_of(requires)
+    preference = find_preference(requires)
     if preference is not None:
         if live.isdisjoint(preference.order):
             return [f"no live {which} is in {_list(list(preference.order))}; {here}"]
         return []
     wanted = [] if datacenters == (ALL,) else list(datacenters)
-    one = place_of(requires)
+    one = find_datacenter(requires)
     if one is not None and one not in wanted:
         wanted.append(one)
     return [f"no live {which} is in data center {name!r}; {here}" for name in wanted if name not in live]

@@ -25,6 +25,6 @@ def check_priority(priority: int) -> int:
     return priority
 
 
-def rank_of(eligible_at: Instant, priority: int, *, late: bool = False) -> int:
+def compute_rank(eligible_at: Instant, priority: int, *, late: bool = False) -> int:
     """Return the rank of a run in its queue; the lowest rank starts first."""
     return eligible_at + priority * HEAD_START + (LATE_PENALTY if late else 0)

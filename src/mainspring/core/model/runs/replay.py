@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from mainspring.core.model.base.ids import RunId, derived_id, shard_of
+from mainspring.core.model.base.ids import RunId, decode_shard, derived_id
 from mainspring.core.model.base.instant import SECOND, Instant
 from mainspring.core.model.base.merge_patch import patched
 from mainspring.core.model.runs.new_run import JobRef, NewRun
@@ -106,7 +106,7 @@ def stopped(replay: Replay, why: str, now: Instant) -> Replay:
 
 def replay_id(run: RunView, number: int = 0) -> RunId:
     """Return the id of a replayed run. It is the same on every node for a run and number."""
-    return RunId(derived_id(run.finished_at or run.created_at, shard_of(run.id), run.id, "replay", number))
+    return RunId(derived_id(run.finished_at or run.created_at, decode_shard(run.id), run.id, "replay", number))
 
 
 def again(run: RunView, payload: bytes | None, author: str, run_id: RunId) -> NewRun:

@@ -79,7 +79,7 @@ def chosen_tick(run: RunId, ratio: float) -> bool:
     return int(run[20:], 16) < ratio * _CHANCE
 
 
-def trace_of(run: HeldRun | RunView, ratio: float = 0) -> tuple[int, int] | None:
+def build_trace(run: HeldRun | RunView, ratio: float = 0) -> tuple[int, int] | None:
     """Return the trace id of a run and the parent span of its attempts; None: not sampled.
 
     ``ratio`` is the fraction of ticks that are sampled.

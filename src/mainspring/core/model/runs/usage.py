@@ -59,7 +59,7 @@ class UsageLine(msgspec.Struct, frozen=True, kw_only=True):
     units: dict[str, float] = {}
 
 
-def day_of(instant: Instant) -> Instant:
+def find_day(instant: Instant) -> Instant:
     """Return the start of the UTC day."""
     return instant // DAY * DAY
 
@@ -87,7 +87,7 @@ def check_units(units: Mapping[str, float], field: str = "units") -> None:
         check_amount(amount, f"{field}.{unit}")
 
 
-def cost_of(wall: Micros, spent: AttemptCost | None, *, charged: bool) -> dict[str, float]:
+def compute_cost(wall: Micros, spent: AttemptCost | None, *, charged: bool) -> dict[str, float]:
     """Return what an attempt adds to the sums."""
     cost: dict[str, float] = {ATTEMPTS: int(charged), WALL: max(wall, 0)}
     if spent is not None:

@@ -92,7 +92,7 @@ class CalendarSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             _check_freeze(f"freezes[{number}]", freeze)
         if self.covers is not None:
             _check_covers(self.covers)
-        if not any(week_of(self)):
+        if not any(build_week(self)):
             field = "openHours" if self.open_hours else "closedDays"
             raise Invalid(field, "leaves no time of the week open", "a freeze closes everything for a while")
 
@@ -122,7 +122,7 @@ def check_calendars(names: tuple[str, ...], rule: WhenClosed) -> None:
         raise Invalid("calendars", "has one twice")
 
 
-def week_of(spec: CalendarSpec) -> list[list[tuple[int, int]]]:
+def build_week(spec: CalendarSpec) -> list[list[tuple[int, int]]]:
     """Return the opening hours of each day of the week, Monday first, in seconds of the day."""
     week: list[list[tuple[int, int]]] = [[] for _ in DAYS]
     for number, day in enumerate(DAYS):
@@ -141,7 +141,7 @@ def week_of(spec: CalendarSpec) -> list[list[tuple[int, int]]]:
     return week
 
 
-def day_of(text: str) -> int:
+def parse_day(text: str) -> int:
     """Return the number of days since 1970."""
     return date.fromisoformat(text).toordinal() - _EPOCH_DAY
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mainspring.core.model.base.instant import SECOND, Instant
-from mainspring.core.model.schedules.calendar import Calendar, Covers, WhenClosed, day_of, week_of
+from mainspring.core.model.schedules.calendar import Calendar, Covers, WhenClosed, build_week, parse_day
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
 from mainspring.core.model.schedules.cron.zone import segment_at
@@ -42,10 +42,10 @@ class CompiledCalendar:
         self.version = calendar.version
         self.covers = spec.covers
         self._zone = load_zone(spec.timezone)
-        self._week = week_of(spec)
+        self._week = build_week(spec)
         self._weekly = any(day != [(0, DAY_SECONDS)] for day in self._week)
         self._holidays = _LabeledRanges(
-            (day_of(holiday.date), day_of(holiday.until or holiday.date) + 1, holiday.label)
+            (parse_day(holiday.date), parse_day(holiday.until or holiday.date) + 1, holiday.label)
             for holiday in spec.holidays
         )
         self._freezes = _LabeledRanges(

@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.core.model.base.checks import check_kind, check_whole, check_words
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.ids import JobId, RunId, check_id, derived_id, shard_of, stable_hash
+from mainspring.core.model.base.ids import JobId, RunId, check_id, decode_shard, derived_id, stable_hash
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.datacenters import ALL, check_datacenters
 from mainspring.core.model.runs.names import (
@@ -217,7 +217,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shard(self) -> int:
-        return shard_of(self.id)
+        return decode_shard(self.id)
 
     @property
     def first_tick(self) -> Instant | None:
@@ -286,14 +286,14 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 def tick_run_id(job: JobId, scheduled_at: Instant, target: str = "") -> RunId:
     """Return the run id of a tick; it is the same on every node."""
-    return RunId(derived_id(scheduled_at, shard_of(job), job, scheduled_at, target))
+    return RunId(derived_id(scheduled_at, decode_shard(job), job, scheduled_at, target))
 
 
-def overlap_gate(job: JobId, target: str = "") -> int:
+def compute_overlap_lock(job: JobId, target: str = "") -> int:
     """Return the key lock on which the runs of a job wait for each other, separately in each data center."""
     return stable_hash(f"overlap:{job}:{target}" if target else f"overlap:{job}")
 
 
 def version_body_id(job: JobId, version: int, target: str = "") -> str:
     """Return the id under which a job version's payload is stored: once per data center, not per tick."""
-    return derived_id(0, shard_of(job), job, "version", version, *([target] if target else []))
+    return derived_id(0, decode_shard(job), job, "version", version, *([target] if target else []))

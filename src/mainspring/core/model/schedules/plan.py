@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules import catch_up
 from mainspring.core.model.schedules.closed_periods import ClosedPeriods, TickPlacement
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Overlap, Tick, tick_run_id
-from mainspring.core.model.schedules.schedule import due_of, latest_until, next_after, ticks_between
+from mainspring.core.model.schedules.schedule import compute_due, latest_until, next_after, ticks_between
 from mainspring.core.model.schedules.spread import for_target
 
 #: The maximum number of missed ticks listed individually; older ones share one row with the time of the last.
@@ -210,7 +210,7 @@ def _decide_live(
             ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=decided.reason))
             continue
         late = now - place.at > job.spec.catch_up.grace
-        jitter = due_of(job.spec.schedule, tick, job.id) - tick if place.at >= tick else 0
+        jitter = compute_due(job.spec.schedule, tick, job.id) - tick if place.at >= tick else 0
         due = max(place.at + jitter, decided.not_before)
         if late and closed_periods is not None:
             # The catch-up must wait for the next open time, too.

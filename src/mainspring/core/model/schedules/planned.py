@@ -88,7 +88,7 @@ class Patterns:
         return tuple((weight, _mask(bytes([48 + (count == weight) for count in counts]))) for weight in {*counts} - {0})
 
     def _of_cron(self, schedule: CronSchedule, cron: Cron, key: str) -> Pattern:
-        segments = self._segments_of(schedule.timezone)
+        segments = self._load_segments(schedule.timezone)
         changes = any(after.offset != before.offset for before, after in pairwise(segments))
         if (changes and cron.fixed_times) or any(segment.offset % 60 or segment.start % 60 for segment in segments):
             # A gap or a fold within the period is rare, so step through the ticks one by one.
@@ -143,7 +143,7 @@ class Patterns:
             cron = self._crons[expression, own] = Cron.parse(expression, hash_key=own, field="expression")
         return cron
 
-    def _segments_of(self, timezone: str) -> list[Segment]:
+    def _load_segments(self, timezone: str) -> list[Segment]:
         known = self._segments.get(timezone)
         if known is None:
             zone = load_zone(timezone)

@@ -120,13 +120,13 @@ def next_after(schedule: Schedule, after: Instant, key: str) -> Instant | None:
             else:
                 anchor = schedule.start or 0
                 tick = after + schedule.every - (after - anchor) % schedule.every
-            return tick if tick <= _end_of(schedule) else None
+            return tick if tick <= _get_end(schedule) else None
         case CronSchedule():
             if schedule.start is not None and after < schedule.start:
                 after = schedule.start - 1
             cron = _cron(schedule.expression, key)
             fire = cron.next_after(after, load_zone(schedule.timezone), schedule.gap, schedule.fold)
-            return fire if fire is not None and fire <= _end_of(schedule) else None
+            return fire if fire is not None and fire <= _get_end(schedule) else None
         case _:
             assert_never(schedule)
 
@@ -140,13 +140,13 @@ def latest_until(schedule: Schedule, until: Instant, key: str) -> Instant | None
             return schedule.at if schedule.at <= until else None
         case Interval():
             anchor = schedule.start or 0
-            until = min(until, _end_of(schedule))
+            until = min(until, _get_end(schedule))
             tick: Instant | None = until - (until - anchor) % schedule.every
             if schedule.mode == "fixed_delay":
                 tick = schedule.start if schedule.start is not None and schedule.start <= until else None
         case CronSchedule():
             cron = _cron(schedule.expression, key)
-            until = min(until, _end_of(schedule))
+            until = min(until, _get_end(schedule))
             tick = cron.latest_until(until, load_zone(schedule.timezone), schedule.gap, schedule.fold)
         case _:
             assert_never(schedule)
@@ -185,7 +185,7 @@ def next_fires(schedule: Schedule, after: Instant, key: str, count: int = 5) -> 
     return ticks
 
 
-def due_of(schedule: Schedule, tick: Instant, key: str) -> Instant:
+def compute_due(schedule: Schedule, tick: Instant, key: str) -> Instant:
     """Return when a tick is due: at the tick, or later by a jitter that is constant for this key and tick."""
     match schedule:
         case Immediate() | At():
@@ -233,7 +233,7 @@ def _parsed(expression: str, key: str) -> Cron:
     return Cron.parse(expression, hash_key=key, field="expression")
 
 
-def _end_of(schedule: Interval | CronSchedule) -> Instant:
+def _get_end(schedule: Interval | CronSchedule) -> Instant:
     return LATEST if schedule.end is None else schedule.end
 
 

@@ -155,7 +155,7 @@ class _Kinds:
         for keyword in ("anyOf", "oneOf", "allOf"):
             choices = schema.get(keyword)
             if isinstance(choices, Sequence) and choices:
-                return self._any_of(choices) if keyword != "allOf" or len(choices) == 1 else Any
+                return self._build_union(choices) if keyword != "allOf" or len(choices) == 1 else Any
         if "const" in schema:
             return _literal([schema["const"]])
         values = schema.get("enum")
@@ -163,7 +163,7 @@ class _Kinds:
             return _literal(values)
         kind = schema.get("type")
         if isinstance(kind, Sequence) and not isinstance(kind, str):
-            return self._any_of([{**schema, "type": one} for one in kind])
+            return self._build_union([{**schema, "type": one} for one in kind])
         return self._of_type(kind, schema)
 
     def _referred(self, name: str) -> Any:
@@ -173,7 +173,7 @@ class _Kinds:
             self._known[name] = self.read(self._defined.get(name))
         return self._known[name]
 
-    def _any_of(self, choices: Sequence[object]) -> Any:
+    def _build_union(self, choices: Sequence[object]) -> Any:
         kinds = [self.read(choice) for choice in choices]
         return Any if Any in kinds else Union[tuple(kinds)]  # noqa: UP007
 

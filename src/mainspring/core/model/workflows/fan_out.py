@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from mainspring.core.model.base.checks import check_whole
-from mainspring.core.model.base.ids import RunId, derived_id, made_at, shard_of
+from mainspring.core.model.base.ids import RunId, decode_shard, derived_id, made_at
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.core.model.runs.rank import MOST_URGENT
 from mainspring.core.model.runs.run import RunState
@@ -85,14 +85,14 @@ class FanOutLayout(msgspec.Struct, frozen=True, kw_only=True):
     def parts(self) -> int:
         return -(-self.members // self.size)
 
-    def members_of(self, part: int) -> range:
+    def list_members(self, part: int) -> range:
         return range(part * self.size, min((part + 1) * self.size, self.members))
 
     def first_parts(self) -> range:
         return range(self.open)
 
 
-def layout_of(members: int, at_a_time: int = AT_A_TIME) -> FanOutLayout:
+def plan_layout(members: int, at_a_time: int = AT_A_TIME) -> FanOutLayout:
     """Divide members into parts so that open parts have at most ``at_a_time`` members in total."""
     check_whole("atATime", at_a_time, 1, MAX_AT_A_TIME, f"1 to {MAX_AT_A_TIME:,}")
     size = max(1, min(LARGEST_PART, at_a_time // _FEWEST_OPEN))
@@ -106,21 +106,21 @@ class FanOutNames(msgspec.Struct, frozen=True):
     root: RunId
 
     def gathering(self, part: int) -> RunId:
-        return self._derived(part, shard_of(self.root), "part", part)
+        return self._derived(part, decode_shard(self.root), "part", part)
 
     def member(self, number: int, part: int, shard: int | None = None) -> RunId:
         """Return the id of a member, in the shard of its ordering key if it has one."""
-        return self._derived(part, shard_of(self.root) if shard is None else shard, "member", number)
+        return self._derived(part, decode_shard(self.root) if shard is None else shard, "member", number)
 
     def clean_up(self) -> RunId:
-        return self._derived(0, shard_of(self.root), "clean-up")
+        return self._derived(0, decode_shard(self.root), "clean-up")
 
     def _derived(self, part: int, shard: int, *parts: object) -> RunId:
         # One millisecond per part, so that the store keeps runs together that are created together.
         return RunId(derived_id(made_at(self.root) + part * MILLISECOND, shard, self.root, *parts))
 
 
-def tag_of(root: RunId) -> str:
+def build_fan_out_tag(root: RunId) -> str:
     """Return the tag by which the members of a fan-out are found."""
     return f"fan-out:{root}"
 
@@ -160,7 +160,7 @@ class FanOutSurvey(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, end=end, open=still, counts=counts)
 
 
-def choice_of(missing: Sequence[int], part: int, most: int) -> list[int]:
+def choose_parts(missing: Sequence[int], part: int, most: int) -> list[int]:
     """Return the order in which the gathering of a part tries to create one of the missing parts.
 
     Parts that end together begin at different places, so few of them try the same one.

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
-from mainspring.core.model.base.ids import RunId, derived_id, shard_of
+from mainspring.core.model.base.ids import RunId, decode_shard, derived_id
 from mainspring.core.model.runs.names import MAX_NAME, check_name
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.replay import again
@@ -35,7 +35,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     rule: DependencyRule = DependencyRule.ALL_SUCCEEDED
 
 
-def tag_of(workflow: RunId) -> str:
+def build_workflow_tag(workflow: RunId) -> str:
     """Return the tag by which the runs of a workflow are found."""
     return f"workflow:{workflow}"
 
@@ -85,7 +85,11 @@ def dependencies(parents: Iterable[RunId], rule: DependencyRule) -> Dependencies
 
 def _about(node: Node, workflow: RunId, name: str, *, first: bool) -> About:
     said = node.run.about or About()
-    own = (tag_of(workflow), FIRST_TAG) if first and FIRST_TAG not in said.tags else (tag_of(workflow),)
+    own = (
+        (build_workflow_tag(workflow), FIRST_TAG)
+        if first and FIRST_TAG not in said.tags
+        else (build_workflow_tag(workflow),)
+    )
     return msgspec.structs.replace(
         said,
         name=said.name or f"{name}/{node.name}"[-MAX_NAME:].strip(),
@@ -111,7 +115,7 @@ def newest(runs: Iterable[RunView]) -> dict[str, RunView]:
     return found
 
 
-def state_of(states: Collection[RunState]) -> State:
+def compute_state(states: Collection[RunState]) -> State:
     """Return the state of a workflow. Skipped nodes do not count: the node that caused the skip does."""
     if not all(state.ended for state in states):
         return "running"
@@ -196,4 +200,4 @@ def _after(run: RunView) -> tuple[str, ...]:
 
 def _retry_id(run: RunView) -> RunId:
     ended = run.finished_at or run.created_at
-    return RunId(derived_id(ended, shard_of(run.id), run.id, "workflow"))
+    return RunId(derived_id(ended, decode_shard(run.id), run.id, "workflow"))

@@ -359,7 +359,7 @@ class Catalog(Lists, Protocol):
         """Return the queue policies by queue name. Queues without a policy are missing."""
         ...
 
-    async def ahead_of(self, run: RunId) -> int | None:
+    async def count_ahead(self, run: RunId) -> int | None:
         """Return how many queued runs of its queue have a better rank, counted up to 10,000.
 
         None: the run is not queued.

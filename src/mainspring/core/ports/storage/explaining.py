@@ -9,14 +9,14 @@ from mainspring.core.ports.storage.catalog import SessionView
 
 
 class ExplanationReads(Protocol):
-    async def holder_of(self, run: RunId) -> RunId | None:
+    async def find_holder(self, run: RunId) -> RunId | None:
         """Return the run that a blocked run waits for, because of its ordering key or overlap rule.
 
         None: the run is not blocked, or was released just now.
         """
         ...
 
-    async def owner_of(self, shard: int) -> SessionView | None:
+    async def find_shard_owner(self, shard: int) -> SessionView | None:
         """Return the scheduler that owns a shard under a live lease."""
         ...
 

@@ -30,11 +30,11 @@ from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome
 from mainspring.core.model.runs.traces import (
+    build_trace,
     chosen,
     ids_in,
     read_traceparent,
     span_of_attempt,
-    trace_of,
     traced,
     traceparent,
 )
@@ -103,7 +103,7 @@ class Submitting:
     def add(self, runs: Sequence[NewRun], parent: Ids | None, links: Sequence[Ids] = ()) -> Ids:
         first = runs[0]
         if len(runs) == 1:
-            same = _same_of(f"submit {first.task}", "send", "submit", first.task, first.queue, first.tenant)
+            same = _share_attributes(f"submit {first.task}", "send", "submit", first.task, first.queue, first.tenant)
             own: Attributes = (("messaging.message.id", first.id),)
         else:
             own = (("messaging.batch.message_count", len(runs)),)
@@ -235,7 +235,7 @@ class Tracing:
 
     def inside(self, held: HeldRun) -> "contexts.Context | None":
         """Return the context in which the handler of an attempt runs. None: this attempt is not recorded."""
-        found = trace_of(held, self.ratio)
+        found = build_trace(held, self.ratio)
         return None if found is None else _beneath(found[0], span_of_attempt(held.id, held.attempt))
 
     def completed(self, batch: Sequence[tuple["EndedAttempt", Completion]], clock: Clock) -> None:
@@ -243,7 +243,7 @@ class Tracing:
         for attempt, completion in batch:
             held = attempt.held
             if held.policy.trace or held.scheduled_at is not None:
-                found = trace_of(held, self.ratio)
+                found = build_trace(held, self.ratio)
                 if found is not None:
                     came_at: Instant = clock.now() - clock.monotonic() + attempt.came_at
                     took = max(attempt.ended_at - attempt.came_at, 0)
@@ -251,7 +251,7 @@ class Tracing:
 
     def _attempt(self, held: HeldRun, completion: Completion, found: Ids, came_at: Instant, ended_at: Instant) -> None:
         self._first(held, completion, found, came_at)
-        same = _same_of(
+        same = _share_attributes(
             f"process {held.task}",
             "process",
             "process",
@@ -290,7 +290,7 @@ class Tracing:
         if held.policy.trace or held.attempt - held.lost > 1 or not counts:
             return
         waited = max(held.started_at - held.due, 0)
-        same = _same_of(f"tick of {held.task}", "create", "tick", held.task, held.queue, held.tenant)
+        same = _share_attributes(f"tick of {held.task}", "create", "tick", held.task, held.queue, held.tenant)
         self.record(same, found, None, _own(held), came_at - waited, came_at)
 
     def given(self, held: HeldRun) -> str:
@@ -298,12 +298,12 @@ class Tracing:
 
         Empty: this attempt is not recorded.
         """
-        found = trace_of(held, self.ratio)
+        found = build_trace(held, self.ratio)
         return "" if found is None else traceparent(*found)
 
     def completed_elsewhere(self, held: HeldRun, completion: Completion) -> None:
         """Record the tick's span for attempts of such a worker, which does not know about ticks."""
-        found = trace_of(held, self.ratio)
+        found = build_trace(held, self.ratio)
         if found is not None:
             self._first(held, completion, found, held.started_at)
 
@@ -356,7 +356,7 @@ def standing(context: "contexts.Context") -> Iterator[None]:
 
 
 @cache
-def tracing_of(endpoint: str, ratio: float, service: str, version: str) -> Tracing:
+def get_tracing(endpoint: str, ratio: float, service: str, version: str) -> Tracing:
     """Return the tracing object, one per process for all its runtimes."""
     return Tracing(endpoint, ratio, service, version)
 
@@ -369,7 +369,7 @@ def _same(name: str, kind: Span.SpanKind.ValueType, attributes: Attributes) -> b
 
 
 @lru_cache(1_000)
-def _same_of(
+def _share_attributes(
     name: str, kind: str, operation: str, task: str, queue: str, tenant: str, *more: tuple[str, str | int]
 ) -> bytes:
     about: Attributes = (("mainspring.task", task), ("mainspring.tenant", tenant))

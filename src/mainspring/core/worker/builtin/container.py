@@ -20,7 +20,7 @@ from mainspring.core.worker.builtin.confinement import Limits
 from mainspring.core.worker.builtin.failures import ContainerFailed, OutOfMemory, for_good
 from mainspring.core.worker.builtin.process import ProgramSpec, in_memory
 from mainspring.core.worker.builtin.running import BuiltinTask, read_exit_codes, read_limit, run
-from mainspring.core.worker.builtin.shell import environment_of
+from mainspring.core.worker.builtin.shell import build_environment
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.secrets import NO_SECRETS, Keyring
 
@@ -105,7 +105,13 @@ class Containers:
         every user of the host can read. Nor are they in the client's environment, where they could select the engine.
         """
         limits = self._limits
-        words = [self._engine, "run", "--interactive", f"--name={name_of(held)}", f"--label=mainspring.run={held.id}"]
+        words = [
+            self._engine,
+            "run",
+            "--interactive",
+            f"--name={build_container_name(held)}",
+            f"--label=mainspring.run={held.id}",
+        ]
         words += [f"--network={self._network}", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--init"]
         words += ["--security-opt=no-new-privileges", f"--pids-limit={limits.processes or 1_000}"]
         if limits.memory:
@@ -169,11 +175,11 @@ class Containers:
                 raise
 
     def _ran_out_of_memory(self, held: HeldRun) -> bool:
-        found = self._ask("inspect", "--format={{.State.OOMKilled}}", name_of(held))
+        found = self._ask("inspect", "--format={{.State.OOMKilled}}", build_container_name(held))
         return found is not None and found.stdout.strip() == b"true"
 
     def _remove(self, held: HeldRun) -> None:
-        self._ask("rm", "--force", name_of(held))
+        self._ask("rm", "--force", build_container_name(held))
 
     def _ask(self, *words: str) -> "subprocess.CompletedProcess[bytes] | None":
         try:
@@ -190,7 +196,7 @@ class Containers:
             return None
 
 
-def name_of(held: HeldRun) -> str:
+def build_container_name(held: HeldRun) -> str:
     """Return the container's name: the same for every attempt of a run, so that the next one finds leftovers."""
     return f"mainspring-{held.id}"
 
@@ -224,7 +230,7 @@ def env_file(variables: Mapping[str, str]) -> bytes:
 
 
 def _run_variables(held: HeldRun) -> dict[str, str]:
-    return {name: value for name, value in environment_of(held).items() if name.startswith("MAINSPRING_")}
+    return {name: value for name, value in build_environment(held).items() if name.startswith("MAINSPRING_")}
 
 
 def _allows(pattern: str, image: str) -> bool:

@@ -41,22 +41,22 @@ class LaunchSpec:
         words = [os.fsdecode(word) for word in data.split(b"\0")]
         pairs = list(zip(words[::2], words[1::2], strict=True))
 
-        def all_of(kind: str) -> list[str]:
+        def list_all(kind: str) -> list[str]:
             return [word for about, word in pairs if about == kind]
 
         def split(kind: str) -> dict[str, str]:
-            return {name: value for name, _, value in (word.partition("=") for word in all_of(kind))}
+            return {name: value for name, _, value in (word.partition("=") for word in list_all(kind))}
 
-        self.argv = all_of("argument")
+        self.argv = list_all("argument")
         self.environment = split("variable")
-        self.folder = all_of("folder")[0]
+        self.folder = list_all("folder")[0]
         #: User, group and further groups.
-        self.identity = [int(number) for number in all_of("identity")]
+        self.identity = [int(number) for number in list_all("identity")]
         self.limits = {name: int(value) for name, value in split("limit").items()}
-        self.processes = int(all_of("processes")[0])
-        self.cgroup = all_of("cgroup")[0]
+        self.processes = int(list_all("processes")[0])
+        self.cgroup = list_all("cgroup")[0]
         self.cgroup_limits = split("cgroup limit")
-        self.no_new_privileges = all_of("no new privileges") == ["yes"]
+        self.no_new_privileges = list_all("no new privileges") == ["yes"]
 
 
 def prctl(option: int, value: int) -> None:

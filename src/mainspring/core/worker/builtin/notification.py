@@ -6,7 +6,14 @@ from typing import assert_never
 import msgspec
 
 from mainspring.core.model.alerts.channels import Channel, ChannelKind
-from mainspring.core.model.alerts.notices import Message, pagerduty_bodies, slack_body, text_of, title_of, webhook_body
+from mainspring.core.model.alerts.notices import (
+    Message,
+    build_text,
+    build_title,
+    pagerduty_bodies,
+    slack_body,
+    webhook_body,
+)
 from mainspring.core.model.alerts.outgoing import check_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Instant
@@ -81,14 +88,18 @@ class AlertRelay:
         await send(call, request, self._egress(), held.tenant)
 
     async def _write(self, channel: Channel, message: Message, password: str, held: HeldRun) -> None:
-        to = (channel.address_of(message.owner),) if channel.writes_to_owners else channel.addresses_of(message.to)
+        to = (
+            (channel.find_owner_address(message.owner),)
+            if channel.writes_to_owners
+            else channel.list_addresses(message.to)
+        )
         if self._mail is None or channel.server is None or not to or not all(to):
             raise for_good(MailFailed, f"channel {channel.name} writes to no such address")
         letter = Email(
             sender=channel.sender,
             to=to,
-            subject=title_of(message.notice),
-            text=text_of(message.notice) + "\n",
+            subject=build_title(message.notice),
+            text=build_text(message.notice) + "\n",
             id=held.id,
         )
         try:

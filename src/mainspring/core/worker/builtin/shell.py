@@ -187,7 +187,7 @@ class Shell:
         return BuiltinTask(
             kind=ScriptFailed,
             name=name,
-            order=self._confinement.order(cgroup, argv, {**environment_of(held), **call.env}, folder),
+            order=self._confinement.order(cgroup, argv, {**build_environment(held), **call.env}, folder),
             stdin=stdin,
             limit=read_limit(call.timeout),
             grace=self._grace,
@@ -218,7 +218,7 @@ class Shell:
         raise Invalid("payload.script", f"{name!r} is not executable", "or end it with .py or .sh")
 
 
-def environment_of(held: HeldRun) -> dict[str, str]:
+def build_environment(held: HeldRun) -> dict[str, str]:
     """Return the environment of a program, built from nothing: the worker's own holds the store's password."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),

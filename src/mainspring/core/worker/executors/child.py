@@ -19,7 +19,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime import log_lines
 from mainspring.core.runtime.django import set_up_django
 from mainspring.core.runtime.masking import masks
-from mainspring.core.worker.executors.cpu import of_process, of_thread
+from mainspring.core.worker.executors.cpu import read_process, read_thread
 from mainspring.core.worker.executors.frames import (
     AttemptEnded,
     Begin,
@@ -78,7 +78,7 @@ class Child:
         self._application: HandlerSource | None = None
         self._handlers: Mapping[str, Handler] = {}
         self._measures_memory = False
-        self._cpu = of_thread
+        self._cpu = read_thread
         self._tracing: Tracing | None = None
         self.captures = False
         #: The standard descriptors and those that show that the worker lives, and their files once it is loaded.
@@ -121,7 +121,7 @@ class Child:
 
     def _begin(self, begin: Begin) -> bool:
         self._measures_memory = begin.measures_memory
-        self._cpu = of_process if begin.alone else of_thread
+        self._cpu = read_process if begin.alone else read_thread
         sys.path[:] = begin.path
         if begin.log is not None:
             log_lines.configure(*begin.log)
@@ -132,9 +132,9 @@ class Child:
             self._handlers = self._application.handlers()
             if begin.tracing is not None:
                 # Imported here, so that only processes that trace pay for it.
-                from mainspring.core.runtime.tracing.spans import tracing_of
+                from mainspring.core.runtime.tracing.spans import get_tracing
 
-                self._tracing = tracing_of(*begin.tracing)
+                self._tracing = get_tracing(*begin.tracing)
                 self._tracing.lend()
                 self._handlers = standing_in(self._handlers, self._tracing)
             self.captures = begin.captures

@@ -6,18 +6,18 @@ import time
 from mainspring.core.model.base.instant import SECOND, Micros
 
 
-def of_thread() -> Micros:
+def read_thread() -> Micros:
     """Return the CPU time of this thread so far, without threads and processes that it starts."""
     return time.thread_time_ns() // 1_000
 
 
-def of_process() -> Micros:
+def read_process() -> Micros:
     """Return the CPU time so far of this process with all its threads, and of the processes it has waited for."""
     return sum(
-        cpu_of(usage)
+        sum_cpu(usage)
         for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     )
 
 
-def cpu_of(usage: resource.struct_rusage) -> Micros:
+def sum_cpu(usage: resource.struct_rusage) -> Micros:
     return round((usage.ru_utime + usage.ru_stime) * SECOND)

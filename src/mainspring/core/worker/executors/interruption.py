@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
-from mainspring.core.model.runs.cause import UNKNOWN, Cause, cause_of
+from mainspring.core.model.runs.cause import UNKNOWN, Cause, build_cause
 from mainspring.core.worker.reporting.trace import describe
 
 #: The result, or the text and cause of the error.
@@ -39,7 +39,7 @@ class Call:
                 self._enter()
                 ending = (invoke(), None, UNKNOWN)
             except BaseException as error:
-                ending = (None, describe(error), cause_of(error))
+                ending = (None, describe(error), build_cause(error))
             self._leave()
         except Interrupted:
             # The interruption arrived between two steps of our own. There is no second one to disturb this.

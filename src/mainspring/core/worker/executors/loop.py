@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from mainspring.core.model.runs.cause import cause_of
+from mainspring.core.model.runs.cause import build_cause
 from mainspring.core.model.runs.handler_errors import Snooze
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.masking import masks
@@ -50,7 +50,7 @@ class LoopExecutor:
             self._outcomes.released(attempt, str(wait), wait.delay)
         except BaseException as error:
             # Every exception of user code is its own failure: passed on, it would end the worker or be lost.
-            self._outcomes.failed(attempt, describe(error), cause_of(error))
+            self._outcomes.failed(attempt, describe(error), build_cause(error))
         else:
             if result and masks.any:
                 result = masks.json(attempt.held.tenant, result)

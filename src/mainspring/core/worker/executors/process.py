@@ -255,7 +255,7 @@ class ChildProcess:
             if not self._dead:
                 os.killpg(self.pid, number)
         # Processes that have left the group.
-        _signal_all([pid for pid in self._offspring() if _group_of(pid) != self.pid], number)
+        _signal_all([pid for pid in self._offspring() if _find_process_group(pid) != self.pid], number)
 
     def _offspring(self) -> list[int]:
         return [pid for pid in marked(self._marks) if pid != self.pid]
@@ -286,7 +286,7 @@ def _signal_all(processes: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _group_of(pid: int) -> int | None:
+def _find_process_group(pid: int) -> int | None:
     with suppress(ProcessLookupError, PermissionError):
         return os.getpgid(pid)
     return None

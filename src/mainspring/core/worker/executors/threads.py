@@ -5,7 +5,7 @@ import threading
 
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.attempt import Attempt
-from mainspring.core.worker.executors.cpu import of_thread
+from mainspring.core.worker.executors.cpu import read_thread
 from mainspring.core.worker.executors.interruption import Call, Ending
 from mainspring.core.worker.handler import SyncHandler
 from mainspring.core.worker.outcomes import Outcomes
@@ -44,10 +44,10 @@ class ThreadExecutor:
     def _run(self, loop: asyncio.AbstractEventLoop, attempt: Attempt, call: Call, handler: SyncHandler) -> None:
         # A thread starts without context variables; these are its own.
         current.set(attempt.reporter)
-        before = of_thread()
+        before = read_thread()
         ending = call.run(lambda: handler.invoke(attempt.held))
         if attempt.reporter is not None:
-            attempt.reporter.used_cpu(of_thread() - before)
+            attempt.reporter.used_cpu(read_thread() - before)
         try:
             loop.call_soon_threadsafe(self._ended, attempt, ending)
         except RuntimeError:

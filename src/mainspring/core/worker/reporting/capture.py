@@ -117,7 +117,7 @@ class _Capture:
             _hide_in(record)
         reporter = current.get()
         if reporter is not None and reporter.listener.captures and self._wanted and _is_theirs(record.name):
-            reporter.log(line_of(record))
+            reporter.log(format_line(record))
         return record
 
 
@@ -132,7 +132,7 @@ def _hide_in(record: logging.LogRecord) -> None:
         # From structlog, which renders it later; the renderer of the exception masks that part.
         record.msg = {name: value if name == "exc_info" else _hidden(value) for name, value in record.msg.items()}
         return
-    text = message_of(record)
+    text = format_message(record)
     hidden = masks.everything(text)
     if hidden != text:
         record.msg, record.args = hidden, ()
@@ -154,7 +154,7 @@ def _hidden(value: object) -> object:
     return value if (hidden := masks.everything(text)) == text else hidden
 
 
-def message_of(record: logging.LogRecord) -> str:
+def format_message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception:
@@ -162,8 +162,8 @@ def message_of(record: logging.LogRecord) -> str:
         return f"{record.msg} {record.args!r}"
 
 
-def line_of(record: logging.LogRecord) -> str:
-    line = f"{record.levelname} {record.name}: {message_of(record)}"
+def format_line(record: logging.LogRecord) -> str:
+    line = f"{record.levelname} {record.name}: {format_message(record)}"
     if record.exc_info and record.exc_info[0] is not None:
         line = f"{line}\n{_formatter.formatException(record.exc_info)}"
     return line

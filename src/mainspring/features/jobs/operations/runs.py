@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Conflict, Invalid
-from mainspring.core.model.base.ids import JobId, RunId, derived_id, shard_of
+from mainspring.core.model.base.ids import JobId, RunId, decode_shard, derived_id
 from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant
 from mainspring.core.model.runs.new_run import Idempotency, JobRef, NewRun, fingerprint_of_request
 from mainspring.core.model.runs.run import RunState
@@ -348,7 +348,7 @@ def _build_backfill_run(job: Job, tick: Instant, author: str, now: Instant) -> N
     concurrent backfills create the run; a later backfill finds it by its tick.
     """
     ref = JobRef(id=job.id, version=job.version, kind="backfill", scheduled_at=tick)
-    run_id = RunId(derived_id(now, shard_of(job.id), job.id, tick, "backfill", now))
+    run_id = RunId(derived_id(now, decode_shard(job.id), job.id, tick, "backfill", now))
     key = Idempotency(f"backfill {job.id} {tick}", fingerprint_of_request(job.id, tick))
     return msgspec.structs.replace(build_run_of_job(job, run_id, None, ref, author), idempotency=key)
 

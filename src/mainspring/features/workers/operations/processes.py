@@ -5,7 +5,7 @@ import msgspec
 from mainspring.core.maintenance.queue_depth import RATE_OVER
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import MILLISECOND, isoformat
-from mainspring.core.model.cluster.labels import labels_of
+from mainspring.core.model.cluster.labels import split_labels
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.http.context import Api
@@ -97,7 +97,7 @@ def _worker_out(worker: SessionView) -> WorkerOut:
         draining=worker.draining,
         queues=worker.queues,
         tasks=worker.tasks,
-        labels=labels_of(worker.labels),
+        labels=split_labels(worker.labels),
         priorities=worker.priorities,
         slots=worker.slots,
         datacenter=worker.datacenter,

@@ -10,7 +10,7 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.ids import RunId, made_at
 from mainspring.core.model.base.instant import MINUTE, isoformat
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.workflows.workflow import MAX_NODES, newest, state_of, tag_of
+from mainspring.core.model.workflows.workflow import MAX_NODES, build_workflow_tag, compute_state, newest
 from mainspring.core.ports.storage.catalog import Reads, Standings
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Empty, Resource
@@ -65,7 +65,7 @@ class _WorkflowNodes:
         }
         self.ids = {run for runs in self.nodes.values() for run in runs}
 
-    def list_runs_of(self, run: RunId) -> list[RunId]:
+    def list_with_replayed(self, run: RunId) -> list[RunId]:
         """Return the run and those that it replays: neighbors may depend on any of them."""
         found = [run]
         while found[-1] in self._replayed:
@@ -99,7 +99,9 @@ async def get_workflow_part(api: Api, call: Call[Empty, PartQuery]) -> Answer:
     """
     workflow = RunId(parse_id(call.path["id"]))
     reads = api.seen_by(call.principal)
-    found = await reads.standings(call.principal.tenant, tag_of(workflow), made_at(workflow) - MINUTE, _MAX_RUNS)
+    found = await reads.standings(
+        call.principal.tenant, build_workflow_tag(workflow), made_at(workflow) - MINUTE, _MAX_RUNS
+    )
     workflow_nodes = _WorkflowNodes(found)
     if not workflow_nodes.ids:
         raise ObjectNotFound
@@ -116,7 +118,7 @@ async def get_workflow_part(api: Api, call: Call[Empty, PartQuery]) -> Answer:
     out = WorkflowPart(
         workflow_id=workflow,
         name=some.about.workflow_name,
-        status=state_of(counts),
+        status=compute_state(counts),
         tenant=some.tenant,
         created_at=isoformat(min(run.created_at for run in mine)),
         total=len(workflow_nodes.ids),
@@ -146,7 +148,7 @@ async def _select_runs(reads: Reads, workflow_nodes: _WorkflowNodes, query: Part
 
 async def _read_neighbors(reads: Reads, workflow_nodes: _WorkflowNodes, runs: list[RunId]) -> list[RunId]:
     """Return some of the parents and children of these runs, as nodes."""
-    asked = [one for run in runs for one in workflow_nodes.list_runs_of(run)]
+    asked = [one for run in runs for one in workflow_nodes.list_with_replayed(run)]
     before = await asyncio.gather(*(reads.parent_ids(run) for run in asked))
     behind = await asyncio.gather(*(reads.children(run, None, _MAX_NEIGHBORS) for run in asked))
     ids = [parent for parents in before for parent in parents[:_MAX_NEIGHBORS]]

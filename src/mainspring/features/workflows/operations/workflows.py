@@ -17,7 +17,16 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun, fingerprint_
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
-from mainspring.core.model.workflows.workflow import FIRST_TAG, Node, newest, retried, state_of, tag_of, to_retry, wired
+from mainspring.core.model.workflows.workflow import (
+    FIRST_TAG,
+    Node,
+    build_workflow_tag,
+    compute_state,
+    newest,
+    retried,
+    to_retry,
+    wired,
+)
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Page as Found
@@ -169,14 +178,14 @@ async def _read_summary(reads: Reads, first: RunView) -> WorkflowSummary:
 
 
 async def _read_newest_nodes(reads: Reads, tenant: str | None, workflow: RunId) -> tuple[Found[RunView], list[RunView]]:
-    page = await reads.list_runs(RunFilter(tenant=tenant, tag=tag_of(workflow)), None, _MAX_EXAMINED)
+    page = await reads.list_runs(RunFilter(tenant=tenant, tag=build_workflow_tag(workflow)), None, _MAX_EXAMINED)
     return page, [run for run in page.items if _get_workflow(run) == workflow]
 
 
 def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bool) -> WorkflowSummary:
     nodes = newest(runs)
     states = [run.state for run in nodes.values()]
-    status = state_of(states)
+    status = compute_state(states)
     begun = [run.started_at for run in nodes.values() if run.started_at is not None]
     ended = [run.finished_at for run in nodes.values() if run.finished_at is not None]
     return WorkflowSummary(
@@ -227,7 +236,7 @@ def _workflow_out(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
     return WorkflowOut(
         workflow_id=workflow,
         name=_get_name(some),
-        status=state_of(states),
+        status=compute_state(states),
         tenant=some.tenant,
         created_at=isoformat(min(run.created_at for run in nodes.values())),
         counts=dict(Counter(state.value for state in states)),
@@ -250,7 +259,7 @@ async def cancel_workflow(api: Api, call: Call[Empty, Empty]) -> Answer:
     some = next(iter(nodes.values()))
     left = [run for run in nodes.values() if not run.state.ended]
     if not left:
-        raise Conflict(f"the workflow has {state_of([run.state for run in nodes.values()])} already")
+        raise Conflict(f"the workflow has {compute_state([run.state for run in nodes.values()])} already")
     _check_queues(api, call.principal, left)
     # Cancel blocked runs first, so that none of them starts because a parent was cancelled.
     left.sort(key=lambda run: run.state is not RunState.BLOCKED)
@@ -261,7 +270,7 @@ async def cancel_workflow(api: Api, call: Call[Empty, Empty]) -> Answer:
         now = await api.jobs.cancel_runs(part, Author(call.principal.name, some.tenant))
         states |= {names[run]: state for run, state in now.items()}
     stopped = sum(states[names[run.id]] in (RunState.CANCELLED, RunState.CANCELLING) for run in left)
-    status = state_of(list(states.values()))
+    status = compute_state(list(states.values()))
     out = WorkflowStopped(workflow_id=call.path["id"], status=status, cancelled=stopped)
     return Answer(202 if status == "running" else 200, out)
 
@@ -336,7 +345,7 @@ async def run_children(api: Api, call: Call[Empty, PageQuery]) -> Answer:
 async def _read_nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
     """Return the newest run of each node, in order. Raises ``ObjectNotFound`` for an unknown workflow."""
     workflow = RunId(parse_id(call.path["id"]))
-    wanted = RunFilter(tenant=call.principal.tenant, tag=tag_of(workflow))
+    wanted = RunFilter(tenant=call.principal.tenant, tag=build_workflow_tag(workflow))
     runs: list[RunView] = []
     after: RunId | None = None
     while True:

@@ -6,7 +6,14 @@ from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import TenantCalendars
-from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
+from mainspring.stores.calendars import (
+    calendar_differs,
+    gone,
+    group_calendars,
+    next_version,
+    refuse_unknown,
+    refuse_used,
+)
 from mainspring.stores.changes import Change
 from mainspring.stores.memory.tables import Tables
 
@@ -24,7 +31,7 @@ class MemoryCalendars:
 
     async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
         versions = sorted(self._tables.calendars.items())
-        return almanacs_of(kept[-1] for (tenant, _), kept in versions if tenant in tenants)
+        return group_calendars(kept[-1] for (tenant, _), kept in versions if tenant in tenants)
 
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from mainspring.core.model.base.ids import JobId, RunId, made_at
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.dead_letters import trend_of
+from mainspring.core.model.runs.dead_letters import build_trend
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.catalog import (
@@ -103,5 +103,5 @@ def _build_group(runs: list[RunRow], now: Instant) -> DeadGroup:
         last_at=max(times),
         sample=newest.id,
         error=newest.error or "",
-        trend=trend_of(times, now),
+        trend=build_trend(times, now),
     )

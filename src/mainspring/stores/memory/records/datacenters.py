@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, Instant
-from mainspring.core.model.cluster.datacenters import place_of, preference_of, serving
+from mainspring.core.model.cluster.datacenters import find_datacenter, find_preference, serving
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.stores.memory.tables import Tables
@@ -48,7 +48,7 @@ class MemoryDatacenters:
                 return []
             seen = {status.name: status.seen_at for status in self._count_processes(now) if status.seen_at is not None}
             for word, order in tables.preferences.items():
-                preference = preference_of((word,))
+                preference = find_preference((word,))
                 assert preference is not None
                 to, why = serving(preference, seen, order.since, now)
                 if to != order.serving:
@@ -97,4 +97,4 @@ class MemoryDatacenters:
 def find_required_data_center(tables: Tables, requires: Iterable[str]) -> str | None:
     """Return the data center that a run requires, or that serves its preference order now."""
     order = next((tables.preferences[word] for word in requires if word in tables.preferences), None)
-    return place_of(requires) if order is None else order.serving
+    return find_datacenter(requires) if order is None else order.serving

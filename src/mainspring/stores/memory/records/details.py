@@ -31,7 +31,7 @@ class MemoryDetails:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def ahead_of(self, run: RunId) -> int | None:
+    async def count_ahead(self, run: RunId) -> int | None:
         row = self._tables.runs.get(run)
         if row is None or row.state is not RunState.QUEUED:
             return None

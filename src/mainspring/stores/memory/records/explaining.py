@@ -2,7 +2,7 @@
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.cluster.datacenters import place_of
+from mainspring.core.model.cluster.datacenters import find_datacenter
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import LedgerEntry, tick_run_id
 from mainspring.core.ports.storage.catalog import SessionView
@@ -10,14 +10,14 @@ from mainspring.stores.memory.records.details import MemoryDetails
 
 
 class MemoryExplanations(MemoryDetails):
-    async def holder_of(self, run: RunId) -> RunId | None:
+    async def find_holder(self, run: RunId) -> RunId | None:
         row = self._tables.runs.get(run)
         if row is None or row.state is not RunState.BLOCKED or row.key_lock is None:
             return None
         lock = self._tables.key_locks.get(row.key_lock)
         return None if lock is None else lock.holder
 
-    async def owner_of(self, shard: int) -> SessionView | None:
+    async def find_shard_owner(self, shard: int) -> SessionView | None:
         owner = self._tables.shard_rows[shard].owner
         return next((session for session in await self.sessions("scheduler") if session.id == owner), None)
 
@@ -31,6 +31,6 @@ class MemoryExplanations(MemoryDetails):
             at = run.scheduled_at
             if run.job_id != job or at is None or not since <= at < until:
                 continue
-            if run.id not in (tick_run_id(job, at), tick_run_id(job, at, place_of(run.policy.requires) or "")):
+            if run.id not in (tick_run_id(job, at), tick_run_id(job, at, find_datacenter(run.policy.requires) or "")):
                 found[at] = run.id
         return found

@@ -6,7 +6,7 @@ from itertools import chain, islice
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
-from mainspring.core.model.cluster.datacenters import place_of
+from mainspring.core.model.cluster.datacenters import find_datacenter
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
 from mainspring.core.model.runs.run import RunState
@@ -104,11 +104,11 @@ class MemoryOutbox:
             for _, run in index.entries[:limit]
         ]
 
-    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+    async def read_run_facts(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         found = (self._tables.runs.get(run) for run in runs)
         return [_build_facts(run) for run in found if run is not None]
 
-    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+    async def read_worker_facts(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
         found = (self._tables.sessions.get(session) for session in sessions)
         return [
             WorkerFacts(id=row.id, name=row.name, version=row.version, datacenter=row.datacenter, queues=row.queues)
@@ -169,7 +169,7 @@ def _find_data_center(label_set: LabelSet) -> str | None:
     """
     if not isinstance(label_set, tuple) or len(label_set) > 1:
         return None
-    return place_of(label_set) if label_set else ""
+    return find_datacenter(label_set) if label_set else ""
 
 
 def _build_facts(run: RunRow) -> RunFacts:

@@ -3,10 +3,10 @@
 from collections import Counter
 
 from mainspring.core.model.base.instant import MINUTE
-from mainspring.core.model.base.percentiles import bucket_of
+from mainspring.core.model.base.percentiles import find_bucket
 from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import Outcome, RunState
-from mainspring.core.model.runs.usage import cost_of, day_of
+from mainspring.core.model.runs.usage import compute_cost, find_day
 from mainspring.core.ports.storage.catalog import TIMINGS_STEP
 from mainspring.stores.memory.data import StoreData
 from mainspring.stores.memory.rows import RunRow
@@ -23,9 +23,9 @@ class MetricTransitions(StoreData):
         """Add the cost of an attempt that ends now to the usage of the day."""
         assert run.started_at is not None
         charged = completion.outcome is not Outcome.RELEASED
-        cost = cost_of(self.now - run.started_at, completion.spent, charged=charged)
+        cost = compute_cost(self.now - run.started_at, completion.spent, charged=charged)
         for unit, amount in cost.items():
-            self.usage[day_of(self.now), run.tenant, run.task, run.job_id or "", unit] += amount
+            self.usage[find_day(self.now), run.tenant, run.task, run.job_id or "", unit] += amount
 
     def _count_end(self, run: RunRow, state: RunState, *, ran: bool) -> None:
         counts = self.get_minute_counts(run)
@@ -38,6 +38,6 @@ class MetricTransitions(StoreData):
             for (name, duration), buckets in zip(spans, counted, strict=True):
                 counts[f"{name}_total"] += duration
                 counts[f"{name}_most"] = max(counts[f"{name}_most"], duration)
-                buckets[bucket_of(duration)] += 1
+                buckets[find_bucket(duration)] += 1
         else:
             self.unattempted[run.task, state] += 1

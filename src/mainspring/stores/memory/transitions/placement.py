@@ -2,9 +2,9 @@
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.cluster.datacenters import preference_of
+from mainspring.core.model.cluster.datacenters import find_preference
 from mainspring.core.model.limits.limits import Ending
-from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.datacenters import PreferenceOrder
 from mainspring.stores.memory.rows import KeyLock, RunRow
@@ -33,7 +33,7 @@ class RunPlacement(EventTransitions, QueueRules):
 
     def compute_rank(self, run: RunRow) -> int:
         """Return the rank of a run that becomes eligible in this transaction."""
-        return rank_of(self.now, run.priority, late=run.late or run.attempt > 0)
+        return compute_rank(self.now, run.priority, late=run.late or run.attempt > 0)
 
     def _admit_or_schedule(self, run: RunRow) -> None:
         """Admit a run that is due, or schedule it. It waits only for its time, its ordering key and its limits."""
@@ -94,7 +94,7 @@ class RunPlacement(EventTransitions, QueueRules):
             self.weighted.add(run.queue)
 
     def _add_preference(self, requires: tuple[str, ...]) -> None:
-        preference = preference_of(requires)
+        preference = find_preference(requires)
         if preference is not None and preference.word not in self.preferences:
             self.preferences[preference.word] = PreferenceOrder(
                 word=preference.word, serving=preference.order[0], since=self.now

@@ -7,7 +7,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.rank import HEAD_START, IDLE, rank_of
+from mainspring.core.model.runs.rank import HEAD_START, IDLE, compute_rank
 from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.retention import STANDARD
 from mainspring.core.model.runs.run import RunState
@@ -224,7 +224,7 @@ class RunTransitions(RunPlacement, KeyTransitions, MetricTransitions, ScheduleTr
         else:
             if was is RunState.QUEUED:
                 assert queued_at is not None
-                self._kept_ranks[run.id] = rank_of(queued_at, run.priority), queued_at
+                self._kept_ranks[run.id] = compute_rank(queued_at, run.priority), queued_at
             else:
                 run.ready_at = self.now
             run.queued_at = None

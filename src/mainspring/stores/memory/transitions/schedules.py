@@ -69,7 +69,7 @@ class ScheduleTransitions(StoreData):
         """Return the active runs of a job; with ``target``, only those for that data center or for none."""
         runs = [self.runs[run] for run in self.active_by_job.get(job, ())]
         ledger = self.ledgers[job]
-        return [run for run in runs if ledger.target_of(run) in ("", target)] if target else runs
+        return [run for run in runs if ledger.find_target(run) in ("", target)] if target else runs
 
     def _start_fixed_delay(self, job: JobRow, run: RunRow) -> None:
         """Set the next tick of a fixed-delay job when its run has ended."""

@@ -1,4 +1,4 @@
--- name: ahead_of
+-- name: count_ahead
 SELECT (SELECT count(*) FROM (
     SELECT FROM mainspring.run a
     WHERE a.queue = r.queue AND a.claim_group = r.claim_group AND a.state = :QUEUED AND (a.rank, a.id) < (r.rank, r.id) LIMIT 10000

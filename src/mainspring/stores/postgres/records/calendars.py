@@ -9,7 +9,14 @@ from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import TenantCalendars
-from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
+from mainspring.stores.calendars import (
+    calendar_differs,
+    gone,
+    group_calendars,
+    next_version,
+    refuse_unknown,
+    refuse_used,
+)
 from mainspring.stores.changes import Change
 from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection
@@ -57,7 +64,7 @@ class CalendarMixin(CalendarReadMixin):
             for tenant in tenants
             if (number := await self._names.find_number(NameKind.TENANT, tenant)) is not None
         ]
-        return almanacs_of(await self._calendars(await self._db.fetch("newest_calendars", tenants=numbers)))
+        return group_calendars(await self._calendars(await self._db.fetch("newest_calendars", tenants=numbers)))
 
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
@@ -132,7 +139,7 @@ class CalendarMixin(CalendarReadMixin):
         numbers = sorted(self._names.get_number(NameKind.TENANT, tenant) for tenant in tenants)
         await connection.execute(*self._db.sql["share_calendars"].bind(tenants=numbers))
         rows = await connection.fetch(*self._db.sql["newest_calendars"].bind(tenants=numbers))
-        found = {almanac.tenant: almanac for almanac in almanacs_of(await self._calendars(rows, connection))}
+        found = {almanac.tenant: almanac for almanac in group_calendars(await self._calendars(rows, connection))}
         for job in jobs:
             if job.spec.calendars:
                 almanac = found.get(job.tenant)

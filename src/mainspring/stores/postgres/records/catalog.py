@@ -32,8 +32,8 @@ _FIRST_ID, _LAST_ID = "0" * 32, "f" * 32
 
 
 class CatalogMixin(RunListMixin, MetricMixin, ReportMixin):
-    async def ahead_of(self, run: RunId) -> int | None:
-        rows = await self._db.fetch("ahead_of", run=run)
+    async def count_ahead(self, run: RunId) -> int | None:
+        rows = await self._db.fetch("count_ahead", run=run)
         return rows[0]["ahead"] if rows else None
 
     async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:

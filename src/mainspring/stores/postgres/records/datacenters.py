@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.cluster.datacenters import preference_of, serving
+from mainspring.core.model.cluster.datacenters import find_preference, serving
 from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
@@ -28,7 +28,7 @@ class DataCenterMixin(PostgresMixin):
     async def orders(self) -> list[PreferenceOrder]:
         found: dict[str, PreferenceOrder] = {}
         for row in await self._db.fetch("orders"):
-            preference = preference_of(row["requires"].split(","))
+            preference = find_preference(row["requires"].split(","))
             if preference is not None and row["serving"] is not None:
                 word = preference.word
                 found[word] = PreferenceOrder(word=word, serving=row["serving"], why=row["why"], since=row["since"])
@@ -96,7 +96,7 @@ def _place(row: asyncpg.Record) -> DatacenterStatus:
 
 
 def _order(row: asyncpg.Record, seen: dict[str, int], now: int) -> PreferenceOrder:
-    preference = preference_of(row["requires"].split(","))
+    preference = find_preference(row["requires"].split(","))
     assert preference is not None
     since = now if row["since"] is None else row["since"]
     to, why = serving(preference, seen, since, now)

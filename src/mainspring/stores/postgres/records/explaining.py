@@ -10,11 +10,11 @@ from mainspring.stores.postgres.rows import build_ledger_entry
 
 
 class ExplainMixin(PostgresMixin):
-    async def holder_of(self, run: RunId) -> RunId | None:
+    async def find_holder(self, run: RunId) -> RunId | None:
         rows = await self._db.fetch("key_holder", run=run)
         return RunId(rows[0]["holder"]) if rows and rows[0]["holder"] is not None else None
 
-    async def owner_of(self, shard: int) -> SessionView | None:
+    async def find_shard_owner(self, shard: int) -> SessionView | None:
         return next((build_session_view(row) for row in await self._db.fetch("shard_owner", shard=shard)), None)
 
     async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from mainspring.core.model.base.ids import JobId, RunId, SessionId, made_at, shard_of
+from mainspring.core.model.base.ids import JobId, RunId, SessionId, decode_shard, made_at
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.new_run import About, NewRun
-from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
@@ -196,7 +196,7 @@ class UserChangeMixin(JobMixin):
         waits = placed.state == BY_PARENTS
         common = LiveRow(
             id=run.id,
-            shard=shard_of(run.id),
+            shard=decode_shard(run.id),
             priority=run.priority,
             tenant=self._tenant(run),
             queue=self._names.get_number(NameKind.QUEUE, run.queue),
@@ -216,7 +216,7 @@ class UserChangeMixin(JobMixin):
         )
         if placed.state == STATE_CODES[RunState.QUEUED]:
             queued_at: Instant = row["now"] if row["queued_at"] is None else row["queued_at"]
-            queued = build_queued_row(common, rank=rank_of(queued_at, run.priority), queued_at=queued_at)
+            queued = build_queued_row(common, rank=compute_rank(queued_at, run.priority), queued_at=queued_at)
             await connection.execute(*self._db.sql["insert_queued"].bind(**columns_of_structs([queued])))
             await connection.execute(*self._db.sql["keep_ready"].bind(run=run.id, ready_at=row["ready_at"]))
         else:

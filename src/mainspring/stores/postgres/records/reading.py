@@ -147,7 +147,7 @@ class ReadMixin(PostgresMixin):
             for row in rows
         ]
 
-    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+    async def read_run_facts(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         # Events of dead letters name runs that ended a while before.
         rows = await self._db.fetch("event_facts", runs=list(runs), since=since - HOUR, max_error=MAX_TOLD_ERROR)
         names = self._names
@@ -168,7 +168,7 @@ class ReadMixin(PostgresMixin):
             for row in rows
         ]
 
-    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+    async def read_worker_facts(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
         return [
             WorkerFacts(
                 id=row["id"],

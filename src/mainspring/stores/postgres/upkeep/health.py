@@ -26,7 +26,7 @@ from mainspring.core.model.cluster.diagnosis import (
     get_reaping_limit,
     warned,
 )
-from mainspring.core.model.cluster.store_health import worst_of
+from mainspring.core.model.cluster.store_health import find_worst
 from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import Examination, TableVitals, Vitals
@@ -447,7 +447,7 @@ def transactions(rows: Sequence[Mapping[str, object]], *, sees_all: bool) -> Fin
     hidden = "" if sees_all else "; those of other roles cannot be seen without pg_read_all_stats"
     if not rows:
         return found("transactions", f"none holds vacuum back{hidden}")
-    worst = worst_of(_transaction(row) for row in rows)["transactions"]
+    worst = find_worst(_transaction(row) for row in rows)["transactions"]
     return msgspec.structs.replace(worst, says=worst.says + hidden)
 
 

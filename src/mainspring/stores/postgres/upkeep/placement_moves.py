@@ -174,7 +174,7 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
     async def arrive(self, group: int, transfer: PlacementTransfer) -> None:
         """Take in a placement group with all rows. A repeated call changes nothing."""
         await self._make_room(transfer)
-        numbers = await self._numbers_of(transfer)
+        numbers = await self._map_numbers(transfer)
         schema = self._db.schema
 
         async def work(connection: Connection) -> None:
@@ -232,7 +232,7 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
         assert wanted.keys() <= FAMILIES.keys()
         await self._partitions.make(wanted)
 
-    async def _numbers_of(self, transfer: PlacementTransfer) -> dict[int, int]:
+    async def _map_numbers(self, transfer: PlacementTransfer) -> dict[int, int]:
         """Map the numbers of names on the other server to their numbers here."""
         words = {number: (NameKind(kind), name) for number, (kind, name) in transfer.names.items()}
         await self._names.assign_numbers(pair for pair in words.values() if pair[0] is not NameKind.CLAIM_GROUP)

@@ -441,7 +441,7 @@ class PostgresTarget:
 
     def _history(self, row: Row) -> Mapping[str, Any]:
         return self._of_a_run(row) | {
-            "class": _class_of(row),
+            "class": _choose_class(row),
             "finished_at": row["finished_at"],
             "started_at": row["started_at"],
             # Only if the attempt itself ended the run, so that a repeated completion is recognized.
@@ -571,7 +571,7 @@ def _limiter(row: Row) -> Mapping[str, Any]:
     }
 
 
-def _class_of(row: Row) -> int:
+def _choose_class(row: Row) -> int:
     if row["retention"] is not None:
         return CLASSES.index(row["retention"]) + 2
     return 1 if row["state"] == RunState.SUCCEEDED else 2

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.datacenters import placed
-from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, version_body_id
 from mainspring.core.ports.storage.answers import FireResult
@@ -201,7 +201,7 @@ class TickMixin(SubmitMixin):
         active = await self._active(connection, job.id, target)
         ticks = [tick for tick in fire.ticks if tick.target == target]
         if job.spec.overlap is Overlap.CANCEL and active and await self._has_new_run(connection, job.id, ticks, target):
-            await self._stop_runs_of(connection, job.id, target)
+            await self._stop_job_runs(connection, job.id, target)
             active = await self._active(connection, job.id, target)
         holder = None if key_lock is None else (await self._lock_keys(connection, [key_lock]))[key_lock]
         has_one_key = all(row["key_lock"] == key_lock for row in active)
@@ -288,7 +288,7 @@ class TickMixin(SubmitMixin):
                 limits=limits,
             )
             if state is RunState.QUEUED and limits is None:
-                queued = build_queued_row(common, rank=rank_of(now, row.priority, late=row.late))
+                queued = build_queued_row(common, rank=compute_rank(now, row.priority, late=row.late))
                 await connection.execute(*self._db.sql["insert_queued"].bind(**columns_of_structs([queued])))
             else:
                 # A run that holds its key and has limits is made as scheduled, and tries its limits below.

@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid, NotFound
-from mainspring.core.model.base.ids import JobId, shard_of
+from mainspring.core.model.base.ids import JobId, decode_shard
 from mainspring.core.model.base.instant import DAY, Instant, Micros
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob, version_body_id
 from mainspring.core.model.schedules.plan import dropped_ticks
@@ -69,7 +69,7 @@ class _ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
-        self._shards_of([job.id for job in jobs])
+        self._decode_shards([job.id for job in jobs])
         await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
         await self._names.assign_numbers(
             pair
@@ -214,7 +214,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                 moved.append(
                     _ScheduleRow(
                         job=job_id,
-                        shard=shard_of(job_id),
+                        shard=decode_shard(job_id),
                         next_fire=row["now"] if ahead else following,
                         delay=job.spec.fixed_delay,
                         tenant=number(NameKind.TENANT, job.tenant),
@@ -342,7 +342,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                     )
                 )
                 if state is JobState.CANCELLED:
-                    await self._stop_runs_of(connection, job_id)
+                    await self._stop_job_runs(connection, job_id)
             await self._audit(connection, _ACTIONS[state], author, changes)
             return answer
 

@@ -205,12 +205,12 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
                 for day in sorted(days.get(family, ())):
                     # A body lies at most this many days ahead, so runs that ended earlier have none here.
                     if (day + 1) * unit > first - DAYS_AHEAD * DAY:
-                        await self._keep_bodies_of(f"{family}_d{day}", bucket, first + unit)
+                        await self._keep_late_bodies(f"{family}_d{day}", bucket, first + unit)
         except _SOMEBODY_ELSE:
             return False
         return True
 
-    async def _keep_bodies_of(self, history: str, bucket: int, over: Instant) -> None:
+    async def _keep_late_bodies(self, history: str, bucket: int, over: Instant) -> None:
         """Move the bodies of a past day's runs that ended much later, which are few.
 
         The runs are found by id, which contains when they were made. That was before the day was over, on clocks that

@@ -76,7 +76,7 @@ class SchedulerMixin(TickMixin):
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
         if not fires:
             return []
-        await self._names.assign_numbers(_names_of(fires))
+        await self._names.assign_numbers(_list_names(fires))
         await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
         free = await self._limit_skips([fire for fire in fires if not _fires_alone(fire.job)])
         await self._add_bodies(fires)
@@ -139,7 +139,7 @@ class SchedulerMixin(TickMixin):
         return jobs | ticks
 
 
-def _names_of(fires: Sequence[Fire]) -> set[tuple[NameKind, str]]:
+def _list_names(fires: Sequence[Fire]) -> set[tuple[NameKind, str]]:
     wanted: set[tuple[NameKind, str]] = set()
     for fire in fires:
         spec = fire.job.spec

@@ -11,12 +11,12 @@ import asyncpg
 import msgspec
 
 from mainspring.core.model.base.errors import StoreUnavailable
-from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
+from mainspring.core.model.base.ids import JobId, RunId, SessionId, decode_shard
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.limits import Limiter
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
-from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
@@ -69,7 +69,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def submit(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         if not runs:
             return []
-        await self._names.assign_numbers(_names_of(runs))
+        await self._names.assign_numbers(_list_names(runs))
         runs = await self._assign_classes(runs)
         await self._prepare_queues(runs)
         if not any(map(_needs_checks, runs)) and not (self._grouped and any(map(self._is_grouped, runs))):
@@ -128,7 +128,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     def _run_columns(self, runs: Sequence[NewRun]) -> dict[str, list[Any]]:
         number = self._names.get_number
         return {
-            "shard": self._shards_of([run.id for run in runs]),
+            "shard": self._decode_shards([run.id for run in runs]),
             "priority": [run.priority for run in runs],
             "queue": [number(NameKind.QUEUE, run.queue) for run in runs],
             "timeout": [run.policy.timeout for run in runs],
@@ -223,7 +223,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         if not runs:
             return []
         # Rejects ids with a shard that the store does not have.
-        self._shards_of([run.id for run in runs])
+        self._decode_shards([run.id for run in runs])
         abouts = [encode_about(run.about) for run in runs]
         return await connection.fetch(*self._db.sql["submit_bodies"].bind(**self._body_columns(runs), about=abouts))
 
@@ -346,7 +346,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _insert(self, connection: Connection, placed: Sequence[PlacedRun], now: Instant) -> None:
         rows = [(one, self._common(one, now)) for one in placed]
         queued = [
-            build_queued_row(row, rank=rank_of(now, one.run.priority, late=get_origin(one.run) == BACKFILL))
+            build_queued_row(row, rank=compute_rank(now, one.run.priority, late=get_origin(one.run) == BACKFILL))
             for one, row in rows
             if one.state == _QUEUED
         ]
@@ -376,7 +376,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         waits = one.state == BY_PARENTS
         return LiveRow(
             id=run.id,
-            shard=shard_of(run.id),
+            shard=decode_shard(run.id),
             priority=run.priority,
             tenant=self._tenant(run),
             queue=self._names.get_number(NameKind.QUEUE, run.queue),
@@ -460,7 +460,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         await self._audit(connection, "runs.cancel", author, changes)
         return found, queues
 
-    async def _stop_runs_of(self, connection: Connection, job: JobId, target: str = "") -> None:
+    async def _stop_job_runs(self, connection: Connection, job: JobId, target: str = "") -> None:
         """Cancel all runs of a job, or only those for one data center.
 
         The schedule is locked, so no new runs appear. Runs that changed tables are found in the next round.
@@ -509,7 +509,7 @@ def moved_state(tenant: str, target: str, before: str, after: str) -> Change:
     return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
 
 
-def _names_of(runs: Sequence[NewRun]) -> set[tuple[NameKind, str]]:
+def _list_names(runs: Sequence[NewRun]) -> set[tuple[NameKind, str]]:
     wanted: set[tuple[NameKind, str]] = set()
     for (task, queue, tenant, requires), _ in groupby(
         runs, key=lambda run: (run.task, run.queue, run.tenant, run.policy.requires)

@@ -10,7 +10,14 @@ from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import TenantCalendars
-from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
+from mainspring.stores.calendars import (
+    calendar_differs,
+    gone,
+    group_calendars,
+    next_version,
+    refuse_unknown,
+    refuse_used,
+)
 from mainspring.stores.changes import Change
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.fetch import Parameters, fetch_rows
@@ -48,7 +55,7 @@ class SqliteCalendars(SqliteBase):
         return await self._read(lambda connection: _read_versions(connection, tenant, name, limit))
 
     async def tenant_calendars(self, tenants: Collection[str]) -> list[TenantCalendars]:
-        return await self._read(lambda connection: almanacs_of(_read_newest(connection, tenants)))
+        return await self._read(lambda connection: group_calendars(_read_newest(connection, tenants)))
 
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None

@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.cluster.datacenters import preference_of, serving
+from mainspring.core.model.cluster.datacenters import find_preference, serving
 from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.stores.sqlite.base import SqliteBase
 from mainspring.stores.sqlite.fetch import fetch_rows
@@ -48,7 +48,7 @@ class SqliteDatacenters(SqliteBase):
     async def orders(self) -> list[PreferenceOrder]:
         found: dict[str, PreferenceOrder] = {}
         for row in _decode_orders(await self._reader.read("orders")):
-            preference = preference_of(_decode_words(row.requires))
+            preference = find_preference(_decode_words(row.requires))
             if preference is not None and row.serving is not None and row.since is not None:
                 order = PreferenceOrder(word=preference.word, serving=row.serving, why=row.why or "", since=row.since)
                 found[preference.word] = order
@@ -70,7 +70,7 @@ class SqliteDatacenters(SqliteBase):
 
 def _serve(row: _OrderRow, seen_at: dict[str, Instant], now: Instant) -> PreferenceOrder:
     """Decide which data center serves a preference order now."""
-    preference = preference_of(_decode_words(row.requires))
+    preference = find_preference(_decode_words(row.requires))
     assert preference is not None
     since = now if row.since is None else row.since
     to, why = serving(preference, seen_at, since, now)

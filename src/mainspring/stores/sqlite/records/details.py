@@ -38,8 +38,8 @@ _is_position = re.compile("[0-9]{20}").fullmatch
 
 
 class SqliteDetails(SqliteBase):
-    async def ahead_of(self, run: RunId) -> int | None:
-        return decode_number_or_none(await self._reader.read("ahead_of", run=run, limit=_MAX_COUNT))
+    async def count_ahead(self, run: RunId) -> int | None:
+        return decode_number_or_none(await self._reader.read("count_ahead", run=run, limit=_MAX_COUNT))
 
     async def limiter(self, number: int, limit: int) -> tuple[LimiterState, list[RunId]]:
         row = decode_limiter(await self._reader.read("limiter", number=number, limit=limit))

@@ -20,12 +20,12 @@ _decode_backfilled = msgspec.json.Decoder(list[_BackfilledRow]).decode
 
 
 class SqliteExplanations(SqliteBase):
-    async def holder_of(self, run: RunId) -> RunId | None:
-        found = await self._reader.read("holder_of", run=run)
+    async def find_holder(self, run: RunId) -> RunId | None:
+        found = await self._reader.read("key_lock_holder", run=run)
         return RunId(found) if found else None
 
-    async def owner_of(self, shard: int) -> SessionView | None:
-        text = await self._reader.read("owner_of", shard=shard, now=self._time.now())
+    async def find_shard_owner(self, shard: int) -> SessionView | None:
+        text = await self._reader.read("shard_owner", shard=shard, now=self._time.now())
         return next(iter(decode_sessions(text)), None)
 
     async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:

@@ -86,11 +86,11 @@ class SqliteOutbox(SqliteBase):
         )
         return decode_hints(await self._reader.read("ready_hints", queues=encode(list(named)), limit=limit))
 
-    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
-        return decode_run_facts(await self._reader.read("facts_of", ids=encode(list(runs)), most=MAX_TOLD_ERROR))
+    async def read_run_facts(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        return decode_run_facts(await self._reader.read("run_facts", ids=encode(list(runs)), most=MAX_TOLD_ERROR))
 
-    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
-        return decode_worker_facts(await self._reader.read("workers_of", ids=encode(list(sessions))))
+    async def read_worker_facts(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        return decode_worker_facts(await self._reader.read("worker_facts", ids=encode(list(sessions))))
 
     async def readers(self) -> list[ReaderView]:
         return decode_readers(await self._reader.read("readers"))

@@ -61,6 +61,6 @@ class SqliteArchives(SqliteReads):
     async def _read_archived(self, ids: list[RunId]) -> list[ArchivedRun]:
         views = [view for view in await self.runs(ids, payloads=True) if view is not None]
         by_run: dict[RunId, list[AttemptView]] = {}
-        for attempt in decode_attempts(await self._reader.read("attempts_of", runs=encode(ids))):
+        for attempt in decode_attempts(await self._reader.read("run_attempts", runs=encode(ids))):
             by_run.setdefault(attempt.run_id, []).append(attempt)
         return [ArchivedRun(run=view, attempts=tuple(by_run.get(view.id, ()))) for view in views]

@@ -209,7 +209,7 @@ class SqliteSource:
         assert row is not None
         store_id, shards, epoch, fence, last_session, counted_until = row
 
-        def all_of(name: str) -> list[Any]:
+        def read_all(name: str) -> list[Any]:
             return [value for (value,) in connection.execute(_SQL[name]).fetchall()]
 
         return StoreFacts(
@@ -219,10 +219,10 @@ class SqliteSource:
             fence_seq=int(str(fence)),
             last_session=int(str(last_session)),
             epochs=dict(cast("list[tuple[int, int]]", connection.execute(_SQL["epochs"]).fetchall())),
-            tenants=frozenset(all_of("names_tenant")),
-            tasks=frozenset(all_of("names_task")),
-            queues=frozenset(all_of("names_queue")),
-            requirements=frozenset(tuple(_decode_list(text)) for text in all_of("requirements")),
-            days={family: frozenset(all_of(f"days_{family}")) for family in FAMILIES},
+            tenants=frozenset(read_all("names_tenant")),
+            tasks=frozenset(read_all("names_task")),
+            queues=frozenset(read_all("names_queue")),
+            requirements=frozenset(tuple(_decode_list(text)) for text in read_all("requirements")),
+            days={family: frozenset(read_all(f"days_{family}")) for family in FAMILIES},
             counted_until=int(str(counted_until)),
         )

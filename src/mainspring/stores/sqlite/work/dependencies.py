@@ -45,11 +45,11 @@ def submit_linked_runs(
     check_no_circle({run.id: run.after.parents for run in runs if run.after is not None})
     batch = _SubmitBatch(connection, runs, now)
     answers = [batch.add(run) for run in runs]
-    shard_of = {run.id: shard for run, shard in zip(runs, shards, strict=True)}
-    _create_runs(connection, batch.replaced.values(), shard_of, now)
+    shards_by_run = {run.id: shard for run, shard in zip(runs, shards, strict=True)}
+    _create_runs(connection, batch.replaced.values(), shards_by_run, now)
     for run in batch.replaced:
         _skip_replaced(connection, run, now)
-    _create_runs(connection, batch.fresh.values(), shard_of, now)
+    _create_runs(connection, batch.fresh.values(), shards_by_run, now)
     connection.executemany(
         "INSERT OR REPLACE INTO unique_run (tenant, key, run_id, until) VALUES (:tenant, :key, :run_id, :until)",
         [
@@ -185,9 +185,9 @@ def _merge_runs(first: NewRun, second: NewRun) -> NewRun:
 
 
 def _create_runs(
-    connection: apsw.Connection, runs: Iterable[NewRun], shard_of: Mapping[RunId, int], now: Instant
+    connection: apsw.Connection, runs: Iterable[NewRun], shards_by_run: Mapping[RunId, int], now: Instant
 ) -> None:
-    items = [build_full_submit_item(run, shard_of[run.id]) for run in runs]
+    items = [build_full_submit_item(run, shards_by_run[run.id]) for run in runs]
     if items:
         call_procedures(connection, [ProcedureCall("submit_full", encode(items), argument=KEYS_KEPT)], now)
 

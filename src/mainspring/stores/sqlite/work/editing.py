@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.new_run import About, NewRun
-from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
@@ -217,11 +217,16 @@ def _insert_edited(
         connection.execute(
             "INSERT OR REPLACE INTO kept_position (id, rank, queued_at, ready_at)"
             " VALUES (:id, :rank, :queued_at, :ready_at)",
-            {"id": new.id, "rank": rank_of(eligible, new.priority), "queued_at": eligible, "ready_at": row.ready_at},
+            {
+                "id": new.id,
+                "rank": compute_rank(eligible, new.priority),
+                "queued_at": eligible,
+                "ready_at": row.ready_at,
+            },
         )
     if state == "queued":
         ready_at = row.ready_at if was_queued else now
-        values |= {"rank": rank_of(eligible, new.priority), "queued_at": eligible, "ready_at": ready_at}
+        values |= {"rank": compute_rank(eligible, new.priority), "queued_at": eligible, "ready_at": ready_at}
         if not was_queued:
             connection.execute(
                 "INSERT INTO new_event (kind, tenant, run)"

@@ -6,7 +6,7 @@ from typing import cast
 import apsw
 
 from mainspring.core.model.base.errors import Invalid, NotFound
-from mainspring.core.model.base.ids import JobId, shard_of
+from mainspring.core.model.base.ids import JobId, decode_shard
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
 from mainspring.core.model.schedules.plan import dropped_ticks
@@ -225,7 +225,7 @@ def _create_job(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
     )
     connection.execute(
         "INSERT INTO schedule (job_id, shard, rev) VALUES (:job_id, :shard, 0)",
-        {"job_id": new.id, "shard": shard_of(new.id)},
+        {"job_id": new.id, "shard": decode_shard(new.id)},
     )
     author = Author(new.author, why=new.why)
     add_version(connection, new.id, 1, new.spec, encode_bytes(new.payload), author, now)

@@ -62,7 +62,7 @@ class WallTimes(msgspec.Struct, frozen=True):
     def has_a_day(self, month: int) -> bool:
         # In 400 years each month, and each length of February, begins on every weekday.
         lengths = (28, 29) if month == 2 else (_MONTH_LENGTHS[month],)
-        return any(self._days_of(length, weekday) for length in lengths for weekday in range(7))
+        return any(self._find_days(length, weekday) for length in lengths for weekday in range(7))
 
     def _time_from(self, second_of_day: int) -> int:
         """Return the first matching second of the day at or after ``second_of_day``, or -1."""
@@ -100,7 +100,7 @@ class WallTimes(msgspec.Struct, frozen=True):
         last_year = min(year + _CALENDAR_YEARS, date.max.year)
         if self.months >> month & 1:
             first = ordinal - moment.day + 1
-            if left := self._days_of(_length_of(year, month), first % 7) >> moment.day:
+            if left := self._find_days(_count_days(year, month), first % 7) >> moment.day:
                 return day + _lowest(left)
         while True:
             if left := self.months >> month + 1:
@@ -111,7 +111,7 @@ class WallTimes(msgspec.Struct, frozen=True):
                 if year > last_year:
                     return _NEVER
             first = date(year, month, 1).toordinal()
-            if days := self._days_of(_length_of(year, month), first % 7):
+            if days := self._find_days(_count_days(year, month), first % 7):
                 return first - 1 + _lowest(days) - _EPOCH_ORDINAL
 
     def _day_until(self, day: int) -> int:
@@ -125,7 +125,7 @@ class WallTimes(msgspec.Struct, frozen=True):
         while True:
             if self.months >> month & 1:
                 first = date(year, month, 1).toordinal()
-                if left := self._days_of(_length_of(year, month), first % 7) & (2 << last_day) - 1:
+                if left := self._find_days(_count_days(year, month), first % 7) & (2 << last_day) - 1:
                     return first - 1 + _highest(left) - _EPOCH_ORDINAL
             if left := self.months & (1 << month) - 1:
                 month = _highest(left)
@@ -136,7 +136,7 @@ class WallTimes(msgspec.Struct, frozen=True):
                     return -_NEVER
             last_day = 31
 
-    def _days_of(self, length: int, first_weekday: int) -> int:
+    def _find_days(self, length: int, first_weekday: int) -> int:
         """Return the matching days of a month with this length and first weekday."""
         days = self.days
         for before in self.days_before_last:
@@ -167,7 +167,7 @@ def _highest(mask: int) -> int:
     return mask.bit_length() - 1
 
 
-def _length_of(year: int, month: int) -> int:
+def _count_days(year: int, month: int) -> int:
     if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
         return 29
     return _MONTH_LENGTHS[month]
