@@ -7,7 +7,8 @@ import typer
 
 from mainspring.cli.client.target import Client, command, decode_answer, quote_segment
 from mainspring.cli.client.waiting import wait_for
-from mainspring.cli.output import Output, get_last_line
+from mainspring.cli.output import Output
+from mainspring.core.model.base.headline import find_headline
 
 group = typer.Typer(
     name="alerts", help="List open problems and alert rules, and test alert channels.", no_args_is_help=True
@@ -81,7 +82,7 @@ async def list_alerts(api: Client, out: Output) -> None:
             out.rows(
                 ("PROBLEM", "TASK", "COUNT", "SINCE", "ERROR"),
                 [
-                    (one.state, one.task, f"{one.count:,}", out.time(one.since), get_last_line(one.error))
+                    (one.state, one.task, f"{one.count:,}", out.time(one.since), find_headline(one.error))
                     for one in found.problems
                 ],
                 right=("COUNT",),
