@@ -35,7 +35,10 @@ def _with(
             kept.lend_to(store)
         return store
 
-    return kind([(address, address.rpartition("/")[2]) for address in addresses], SystemClock(), make)
+    store = kind([(address, address.rpartition("/")[2]) for address in addresses], SystemClock(), make)
+    # On a busy machine a claim must not skip a server that is only slow.
+    store.claim_timeout = 60
+    return store
 
 
 class _OneGroupStore(ShardedStore):

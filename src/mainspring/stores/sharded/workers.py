@@ -22,14 +22,14 @@ from mainspring.stores.sharded.server import Server
 from mainspring.stores.sharded.servers import PartialAnswer
 
 Report = TypeVar("Report", ProgressReport, LogReport)
-#: Seconds after which a claim skips a server.
-_CLAIM_WITHIN = 3.0
 #: How long claims ask a server last that had nothing for the session. While other servers fill the slots it is not
 #: asked in vain. A longer time would delay the runs that became ready there meanwhile.
 _NOTHING_FOR: Micros = 200 * MILLISECOND
 
 
 class ShardedWorkerMixin(ShardedMixin):
+    #: Seconds after which a claim skips a server.
+    claim_timeout = 3.0
     _clock: Clock
     #: Rotates the server that claims begin with.
     _turn = 0
@@ -174,7 +174,7 @@ class ShardedWorkerMixin(ShardedMixin):
             if not left:
                 continue
             try:
-                async with asyncio.timeout(_CLAIM_WITHIN):
+                async with asyncio.timeout(self.claim_timeout):
                     held = await server.ask(partial(PostgresStore.claim, session=session, number=number, demands=left))
                 answered = True
                 found += held
