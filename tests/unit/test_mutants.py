@@ -1,8 +1,14 @@
 """The mutation tester: operators, stable ids, the sample, the choice of tests, and explained survivors."""
 
-import pytest
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
-from tools.mutants import catalog, places, python_mutator, sql_mutator
+import pytest
+from coverage import CoverageData
+
+from tools.mutants import catalog, places, python_mutator, record, sql_mutator
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Test as RecordedTest
 from tools.mutants.results import Result, read_explained, summarize
@@ -215,6 +221,62 @@ def test_chooses_tests_of_files_named_after_the_statement() -> None:
 )
 def test_interprets_how_pytest_ended(code: int, known: dict[str, object], outcome: str) -> None:
     assert interpret(code, known, 1.0).outcome == outcome
+
+
+class FakeRuns:
+    """Instead of pytest: each file of tests passes with one test, which uses one line."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files: list[list[str]] = []
+
+    def __call__(
+        self, command: Sequence[str], *, env: dict[str, str], **options: object
+    ) -> subprocess.CompletedProcess[str]:
+        files = [argument for argument in command if argument.startswith("tests/")]
+        self.files.append(files)
+        folder, part = Path(env["MUTANTS_RECORD"]), env["MUTANTS_PART"]
+        data = CoverageData(str(folder / f"coverage.{part}.gw0"))
+        for file in files:
+            data.set_context(f"{file}::test_it")
+            data.add_lines({str(self.root / "src/code.py"): [len(self.files)]})
+        data.write()
+        lines = [{"id": f"{file}::test_it", "seconds": 0.1, "passed": True, "statements": []} for file in files]
+        (folder / f"tests.{part}.gw0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return subprocess.CompletedProcess(command, 0)
+
+
+def test_only_changed_tests_are_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = FakeRuns(tmp_path)
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    for name, file in (("_FOLDER", "record"), ("_COVERAGE", "coverage"), ("_TESTS", "tests.json")):
+        monkeypatch.setattr(record, name, tmp_path / ".mutants" / file)
+    monkeypatch.setattr(record, "TESTS", {"rules": ("tests/unit",), "contracts": ("tests/contracts",)})
+    monkeypatch.setattr(subprocess, "run", runs)
+
+    def write(file: str, text: str) -> None:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+
+    def find(line: int) -> list[str]:
+        known = record.load(keep=False, jobs=1)
+        return sorted(test.file for test in known.find_by_lines("src/code.py", [line]))
+
+    first, second, third = "tests/unit/test_first.py", "tests/unit/test_second.py", "tests/contracts/test_third.py"
+    for file in (first, second, third, "src/code.py", "tests/support/help.py"):
+        write(file, "before")
+    assert find(1) == [first, second]
+    assert runs.files == [[first, second], [third]]
+    write(second, "after")
+    assert find(3) == [second]
+    assert find(2) == [third]
+    assert runs.files[2:] == [[second]]
+    (tmp_path / first).unlink()
+    assert find(1) == [second]
+    assert runs.files[3:] == []
+    write("tests/support/help.py", "after")
+    assert find(4) == [second]
+    assert runs.files[3:] == [[second], [third]]
 
 
 def make_result(identifier: str, outcome: str) -> Result:

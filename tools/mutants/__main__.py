@@ -21,6 +21,9 @@ from tools.mutants.selection import build_request, choose_tests, find_tests
 from tools.mutants.server import RunResult
 from tools.mutants.slot import Slot
 
+#: So many tests kill most mutants, and import few files.
+_FIRST = 10
+
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
@@ -82,7 +85,8 @@ def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, opti
     text = _read(mutant.file)
     result = RunResult("not covered")
     used = 0
-    for cap, budget in ((options.cap, options.budget), (options.confirm, 3 * options.budget)):
+    rounds = (_FIRST, options.budget), (options.cap - _FIRST, options.budget), (options.confirm, 3 * options.budget)
+    for cap, budget in rounds:
         chosen = choose_tests(tests, cap, budget, mutant.id)
         if result.outcome not in SURVIVED or not chosen:
             break

@@ -1,6 +1,7 @@
 """Step 1: run the fast tests once and keep which lines and statements each of them uses.
 
-The record is made again when a file in ``src`` or ``tests`` has changed since.
+The record is made again when a file in ``src`` or a helper of the tests has changed since. Where only tests have
+changed, only their files are recorded again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from tools.mutants.places import DATA, ROOT, TESTS
 _FOLDER = DATA / "record"
 _COVERAGE = DATA / "coverage"
 _TESTS = DATA / "tests.json"
+#: pytest's exit code if all tests of the changed files are slow ones.
+_NO_TESTS = 5
 
 
 @dataclass(frozen=True)
@@ -102,47 +105,69 @@ def load(*, keep: bool, jobs: int) -> Record:
 
 
 def make(hash_: str, jobs: int) -> None:
-    """Record each part of the tests, except those that an interrupted run of the same sources has recorded."""
-    folder = _FOLDER / hash_
+    """Record each part of the tests, except the files of tests that are recorded with the same code."""
+    folder = _FOLDER / _hash_files(file for file in _list_sources() if not _is_test(file))
     for old in _FOLDER.glob("*"):
         if old != folder:
             shutil.rmtree(old)
-    for part, tests in TESTS.items():
-        if not (folder / f"{part}.done").exists():
-            print(f"recording which lines and statements the tests use: {part}", flush=True)
-            _record(folder, part, tests, jobs)
-    _combine(folder, hash_)
-
-
-def _record(folder: Path, part: str, tests: Iterable[str], jobs: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(f"*.{part}.*"):
+    there: set[str] = set()
+    for part, paths in TESTS.items():
+        files = {file.relative_to(ROOT).as_posix(): _hash_files([file]) for file in _list_tests(paths)}
+        there |= files.keys()
+        changed = dict(sorted(files.items() - _read_recorded(folder).items()))
+        if changed:
+            print(f"recording which lines and statements the tests use: {part}, {len(changed)} files", flush=True)
+            _record(folder, part, changed, jobs)
+    _combine(folder, hash_, there)
+
+
+def _read_recorded(folder: Path) -> dict[str, str]:
+    """The recorded files of tests, with their hashes."""
+    recorded: dict[str, str] = {}
+    for done in _list_recordings(folder):
+        recorded |= json.loads(done.read_text())
+    return recorded
+
+
+def _list_recordings(folder: Path) -> list[Path]:
+    """One file for each completed recording, oldest first, with the tests that it recorded and their hashes."""
+    return sorted(folder.glob("*.done"), key=lambda done: (done.stat().st_mtime_ns, done.name))
+
+
+def _record(folder: Path, part: str, files: dict[str, str], jobs: int) -> None:
+    name = f"{part}-{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]}"
+    # The rest of an interrupted recording.
+    for old in folder.glob(f"*.{name}.*"):
         old.unlink()
-    there = [test for test in tests if (ROOT / test).exists()]
     options = [f"--numprocesses={jobs}", "--dist=worksteal", "-q", "-m", "not slow", "-p", "tools.mutants.recorder"]
     # Tracing makes some tests ten times slower.
     options.append("--timeout=1800")
-    environment = build_environment(ROOT / "src") | {"MUTANTS_RECORD": str(folder), "MUTANTS_PART": part}
-    done = subprocess.run([sys.executable, "-m", "pytest", *options, *there], cwd=ROOT, env=environment, check=False)
-    if done.returncode not in (0, 1):
+    environment = build_environment(ROOT / "src") | {"MUTANTS_RECORD": str(folder), "MUTANTS_PART": name}
+    done = subprocess.run([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment, check=False)
+    if done.returncode not in (0, 1, _NO_TESTS):
         sys.exit(f"recording failed: pytest ended with {done.returncode}")
     if done.returncode == 1:
         print("some tests failed: they are not used to judge mutants", flush=True)
-    (folder / f"{part}.done").touch()
+    (folder / f"{name}.done").write_text(json.dumps(files))
 
 
-def _combine(folder: Path, hash_: str) -> None:
+def _combine(folder: Path, hash_: str, there: Collection[str]) -> None:
+    """Combine all recordings. A later one replaces the tests of its files; lines that they no longer use do no harm."""
     tests: dict[str, dict[str, object]] = {}
-    for part in sorted(folder.glob("tests.*.jsonl")):
-        values = map(json.loads, part.read_text().splitlines())
-        tests.update({value["id"]: value for value in values})
     _COVERAGE.unlink(missing_ok=True)
     combined = CoverageData(str(_COVERAGE))
-    for part in sorted(folder.glob("coverage.*")):
-        data = CoverageData(str(part))
-        data.read()
-        combined.update(data)
+    for done in _list_recordings(folder):
+        files = json.loads(done.read_text())
+        tests = {name: test for name, test in tests.items() if name.partition("::")[0] not in files}
+        for part in folder.glob(f"tests.{done.stem}.*.jsonl"):
+            tests.update({value["id"]: value for value in map(json.loads, part.read_text().splitlines())})
+        for part in folder.glob(f"coverage.{done.stem}.*"):
+            data = CoverageData(str(part))
+            data.read()
+            combined.update(data)
     combined.write()
+    tests = {name: test for name, test in tests.items() if name.partition("::")[0] in there}
     breadths: dict[str, int] = defaultdict(int)
     for file in combined.measured_files():
         for contexts in combined.contexts_by_lineno(file).values():
@@ -162,9 +187,28 @@ def build_environment(source: Path) -> dict[str, str]:
 
 
 def hash_sources() -> str:
+    """The hash of all code and tests."""
+    return _hash_files(_list_sources())
+
+
+def _list_sources() -> list[Path]:
+    files = [file for folder in ("src", "tests") for file in (ROOT / folder).rglob("*")]
+    return sorted(file for file in files if file.suffix in (".py", ".sql") and file.is_file())
+
+
+def _list_tests(paths: Iterable[str]) -> list[Path]:
+    """The files of tests in these folders or at these paths."""
+    wanted = [ROOT / path for path in paths]
+    return [file for file in _list_sources() if _is_test(file) and any(file.is_relative_to(path) for path in wanted)]
+
+
+def _is_test(file: Path) -> bool:
+    """Whether no other file imports it."""
+    return file.name.startswith("test_") and file.is_relative_to(ROOT / "tests")
+
+
+def _hash_files(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for folder in ("src", "tests"):
-        for file in sorted((ROOT / folder).rglob("*")):
-            if file.suffix in (".py", ".sql") and file.is_file():
-                digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    for file in files:
+        digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
