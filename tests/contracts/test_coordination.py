@@ -11,13 +11,22 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.schedules.plan import plan
 from tests.support.builders import a_job, a_run
-from tests.support.coordination_harness import OUTSIDE, Coordination, InTheStore, OutsideTheStore, make_registry
+from tests.support.coordination_harness import (
+    IN_MEMORY,
+    OUTSIDE,
+    Coordination,
+    InTheStore,
+    OutsideTheStore,
+    make_registry,
+)
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
 from tests.support.store_harness import SHORT_LEASE, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), *OUTSIDE])
+@pytest.fixture(
+    params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "memory registry", *OUTSIDE]
+)
 def make_coordination(
     request: pytest.FixtureRequest,
     address_of: Callable[[str], str],
@@ -32,6 +41,8 @@ def make_coordination(
         case "postgres":
             dsn: str = request.getfixturevalue("contract_database")
             return lambda: InTheStore(PostgresHarness(dsn, kept_connections))
+        case "memory registry":
+            return lambda: OutsideTheStore(IN_MEMORY)
         case outside:
             address = address_of(outside)
             return lambda: OutsideTheStore(address)
@@ -286,9 +297,9 @@ async def test_a_store_has_a_stable_identity(harness: Harness) -> None:
     assert await harness.store.identity() == await harness.store.identity() != ""
 
 
-@pytest.fixture(params=OUTSIDE)
+@pytest.fixture(params=[IN_MEMORY, *OUTSIDE])
 async def outside(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> AsyncIterator[OutsideTheStore]:
-    outside = OutsideTheStore(address_of(request.param))
+    outside = OutsideTheStore(IN_MEMORY if request.param == IN_MEMORY else address_of(request.param))
     await outside.open()
     yield outside
     await outside.close()

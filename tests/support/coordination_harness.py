@@ -18,10 +18,13 @@ from mainspring.integrations.redis.coordination import RedisRegistry
 from mainspring.integrations.zookeeper import wire
 from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
 from mainspring.integrations.zookeeper.session import Session
+from tests.support.memory_registry import MemoryRegistry
 from tests.support.store_harness import SHORT_LEASE, CoordinatedStore, Harness, MemoryHarness
 
 #: Servers that can be a coordinator.
 OUTSIDE = ("redis", "etcd", "zookeeper")
+#: The address of a registry in memory, which needs no server.
+IN_MEMORY = "memory"
 
 
 class Coordination(ABC):
@@ -87,6 +90,8 @@ class OutsideTheStore(Coordination):
 
 
 def make_registry(address: str) -> Registry:
+    if address == IN_MEMORY:
+        return MemoryRegistry()
     engine = read_coordination(address)
     assert engine is not None
     return coordination.make_registry(engine, SystemClock())
@@ -95,6 +100,8 @@ def make_registry(address: str) -> Registry:
 async def expire(registry: Registry, address: str, member: SessionId) -> None:
     """End the lease of a member in the coordinator, as if it had expired."""
     match registry:
+        case MemoryRegistry():
+            await registry.exit(member)
         case RedisRegistry():
             client = redis.Redis.from_url(address)
             await client.zadd(registry._keys[0], {str(member): 1})

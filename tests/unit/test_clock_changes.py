@@ -72,6 +72,9 @@ def test_a_description_names_up_to_five_times() -> None:
     [gap, fold] = describe_changes("0,30 2 * * *")
     assert "; 02:00, 02:30 do not exist" in gap
     assert "; 02:00, 02:30 come twice" in fold
+    [gap, fold] = describe_changes("0,1 2 * * *")
+    assert "; 02:00, 02:01 do not exist" in gap
+    assert "; 02:00, 02:01 come twice" in fold
 
 
 def test_a_description_names_seconds_once_for_each_minute() -> None:
