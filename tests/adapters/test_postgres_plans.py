@@ -20,7 +20,7 @@ pytestmark = pytest.mark.postgres
 #: Every statement of the store by its name.
 STATEMENTS = load_statements(
     "mainspring",
-    [file.name.removesuffix(".sql") for file in files(PACKAGE).joinpath("queries").iterdir()],
+    tuple(file.name.removesuffix(".sql") for file in files(PACKAGE).joinpath("queries").iterdir()),
 )
 
 

@@ -36,7 +36,10 @@ def test_rejects_an_unknown_constant() -> None:
 def test_calls_of_the_postgres_store_name_the_parameters_of_their_statements() -> None:
     files = {file.name.removesuffix(".sql") for file in files_of(PACKAGE).joinpath("queries").iterdir()}
     # The statements of the health checks have names of their own.
-    of_health, of_store = load_statements("mainspring", ["health"]), load_statements("mainspring", files - {"health"})
+    of_health, of_store = (
+        load_statements("mainspring", ("health",)),
+        load_statements("mainspring", tuple(files - {"health"})),
+    )
     used: set[str] = set()
     wrong = []
     for path in sorted(Path(postgres.__file__).parent.rglob("*.py")):

@@ -29,11 +29,18 @@ class Statement:
     def __init__(self, source: str) -> None:
         """``source``: the text with named parameters."""
         self.source = source
+        texts_and_names = _PARAMETER.split(source)
         #: The names in the order of their numbers.
-        self.parameters = tuple(dict.fromkeys(_PARAMETER.findall(source)))
-        numbers = {name: number for number, name in enumerate(self.parameters, 1)}
-        self.text = _PARAMETER.sub(lambda match: f"${numbers[match[1]]}", source)
+        self.parameters = tuple(dict.fromkeys(texts_and_names[1::2]))
+        numbers = {name: f"${number}" for number, name in enumerate(self.parameters, 1)}
+        texts_and_names[1::2] = [numbers[name] for name in texts_and_names[1::2]]
+        self.text = "".join(texts_and_names)
+        self.bind: Callable[..., tuple[Any, ...]] = self._bind_first
+
+    def _bind_first(self, *values: object, **named: object) -> tuple[Any, ...]:
+        """Compile ``bind`` when it is first called, because a process uses only some of the statements."""
         self.bind = _compile_bind(self.text, self.parameters)
+        return self.bind(*values, **named)
 
 
 def _compile_bind(text: str, parameters: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:

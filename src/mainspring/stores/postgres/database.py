@@ -5,7 +5,7 @@ import functools
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -113,12 +113,23 @@ class _ConnectionLostBeforeCommit(Exception):
     """
 
 
-def load_statements(schema: str, files: Iterable[str]) -> dict[str, Statement]:
-    """Return the statements of files, by name, for the tables of a schema."""
+@functools.cache
+def load_statements(schema: str, files: tuple[str, ...]) -> dict[str, Statement]:
+    """Return the statements of files, by name, for the tables of a schema. All stores of a process share them."""
     return {
         name: Statement(text.replace("mainspring.", f"{schema}."))
         for file in files
         for name, text in statements.load(PACKAGE, f"queries/{file}.sql", SQL_CONSTANTS).items()
+    }
+
+
+@functools.cache
+def load_late_statements(schema: str) -> dict[str, Statement]:
+    """Return the store's statements for a transaction that may have begun long ago: they read the current time."""
+    now, late = f"{schema}.now_us()", f"{schema}.clock_us()"
+    return {
+        name: Statement(statement.source.replace(now, late))
+        for name, statement in load_statements(schema, _FILES).items()
     }
 
 

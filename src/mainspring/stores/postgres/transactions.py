@@ -15,13 +15,21 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.transactions import Request
 from mainspring.stores.postgres.codes import STATES, NameKind
-from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, StatementRunner
+from mainspring.stores.postgres.database import (
+    POOLED,
+    SILENCE,
+    Answer,
+    Connection,
+    Database,
+    Pool,
+    StatementRunner,
+    load_late_statements,
+)
 from mainspring.stores.postgres.rows import class_number, compute_key_lock, encode_about
 from mainspring.stores.postgres.work.keys import build_key_request
 from mainspring.stores.postgres.work.limiter_decisions import pack_limits
 from mainspring.stores.postgres.work.submissions import SubmitMixin, _list_names
 from mainspring.stores.postgres.work.workforce import WorkerMixin, _succeeded
-from mainspring.stores.statements import Statement
 
 #: The most runs in one statement, and the most bytes of payloads.
 _MOST_RUNS = 1_000
@@ -208,8 +216,7 @@ class HandlerStatements(StatementRunner):
 
     def __init__(self, database: Database) -> None:
         self.schema = database.schema
-        now, late = f"{database.schema}.now_us()", f"{database.schema}.clock_us()"
-        self.sql = {name: Statement(statement.source.replace(now, late)) for name, statement in database.sql.items()}
+        self.sql = load_late_statements(database.schema)
 
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         raise AssertionError("the caller has the connection")

@@ -75,7 +75,7 @@ class PostgresHealth:
         self._pooled: Finding | None = None
         #: Since when each standby snapshot has held back vacuum, as first seen here.
         self._snapshots_since: dict[tuple[str, str], Micros] = {}
-        self._sql: Mapping[str, Statement] = load_statements(schema, ["health"])
+        self._sql: Mapping[str, Statement] = load_statements(schema, ("health",))
 
     async def examine(self) -> Examination:
         try:
