@@ -6,7 +6,7 @@ from typing import Any
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import MainspringError, StoreDamaged
 from mainspring.http.context import Api
-from mainspring.http.docs.page import CONTENT_SECURITY_POLICY, render_problems
+from mainspring.http.docs.page import API_CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY, render_problems
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problem_types import PATH, TYPES
 from mainspring.http.schemas.common import Wire
@@ -83,9 +83,9 @@ async def openapi(api: Api, call: Call[Empty, Empty]) -> Answer:
 async def docs(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get this API as an HTML page.
 
-    The page loads nothing from other hosts and runs no script.
+    A reader can send requests from it to this server. The page loads nothing from other hosts.
     """
-    return Answer(200, raw=api.docs, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
+    return Answer(200, raw=api.docs, headers={"content-security-policy": API_CONTENT_SECURITY_POLICY})
 
 
 @health.operation("GET", PATH, permission=None, answers={200: str}, media_type="text/html; charset=utf-8")

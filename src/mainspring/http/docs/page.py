@@ -1,39 +1,30 @@
-"""Renders the API as one HTML page without scripts or external resources."""
+"""Renders the API as one HTML page, from which a reader can send requests to this server. It loads nothing else."""
 
 import base64
 import hashlib
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from mainspring.http.problem_types import ProblemType
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #2563eb; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0; display: grid; grid-template-columns: 18rem 1fr; }
-nav { position: sticky; top: 0; height: 100vh; overflow: auto; padding: 1rem; border-right: 1px solid var(--line);
-  box-sizing: border-box; font-size: 0.9rem; }
-nav a { display: block; color: inherit; text-decoration: none; padding: 0.1rem 0; }
-nav a:hover { color: var(--accent); }
-nav b { display: block; margin-top: 1rem; }
-main { padding: 1rem 2rem 6rem; max-width: 60rem; min-width: 0; }
-section { border-top: 1px solid var(--line); padding: 1rem 0; }
-h3 { font: 600 1rem ui-monospace, monospace; margin: 0 0 0.3rem; overflow-wrap: anywhere; }
-.method { display: inline-block; min-width: 4rem; color: var(--accent); }
-.may { float: right; font: 0.8rem system-ui; padding: 0.1rem 0.5rem; border: 1px solid var(--line);
-  border-radius: 1rem; }
-table { border-collapse: collapse; width: 100%; font-size: 0.9rem; margin: 0.5rem 0; }
-td, th { text-align: left; vertical-align: top; padding: 0.25rem 0.5rem; border-bottom: 1px solid var(--soft); }
-td:first-child { font-family: ui-monospace, monospace; white-space: nowrap; }
-code { font-family: ui-monospace, monospace; background: var(--soft); padding: 0 0.2rem; border-radius: 0.2rem; }
-details { margin: 0.3rem 0; } summary { cursor: pointer; }
-@media (max-width: 50rem) { body { display: block; } nav { position: static; height: auto; } }
-"""
-#: The page may use its own style and nothing else.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; frame-ancestors 'none'; "
-    f"style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'"
+_STYLE = files("mainspring.http.docs").joinpath("page.css").read_text("utf-8")
+_SCRIPT = files("mainspring.http.docs").joinpath("try_it.js").read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+#: The page of problems may use its own style and nothing else.
+CONTENT_SECURITY_POLICY = f"default-src 'none'; frame-ancestors 'none'; style-src {_hash(_STYLE)}"
+#: The page of the API may also run its own script, which sends requests to this server alone.
+API_CONTENT_SECURITY_POLICY = (
+    f"{CONTENT_SECURITY_POLICY}; script-src {_hash(_SCRIPT)}; connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
+#: The answer of these never ends.
+_STREAMS = "text/event-stream"
 
 
 def render(document: dict[str, Any]) -> bytes:
@@ -49,7 +40,7 @@ def render(document: dict[str, Any]) -> bytes:
         sections.append(f"<h2>{escape(tag['name'])}</h2><p>{_words(tag['description'])}</p>")
         for path, method, operation in mine:
             name = operation["operationId"]
-            menu.append(f'<a href="#{name}">{escape(operation["summary"].rstrip("."))}</a>')
+            menu.append(f'<a href="#{name}">{_words(operation["summary"].rstrip("."))}</a>')
             sections.append(_section(path, method, operation, document["components"]["responses"]))
     schemas = "".join(_schema(name, schema) for name, schema in document["components"]["schemas"].items())
     info = document["info"]
@@ -57,11 +48,16 @@ def render(document: dict[str, Any]) -> bytes:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(info["title"])} API {escape(info["version"])}</title><style>{_STYLE}</style></head>
 <body><nav><strong>{escape(info["title"])} API {escape(info["version"])}</strong>
-<a href="/openapi.json">openapi.json</a>{"".join(menu)}<b>Shapes</b><a href="#shapes">All of them</a></nav>
+<a href="/openapi.json">openapi.json</a>{"".join(menu)}<b>Schemas</b><a href="#schemas">All schemas</a></nav>
 <main><h1>{escape(info["title"])} API</h1><p>{_words(info["description"])}
-JSON in and out, times in RFC 3339, errors as problem+json with the field that is wrong.
-Send <code>Authorization: Bearer &lt;API key or token&gt;</code> where authentication is set up.</p>
-{"".join(sections)}<h2 id="shapes">Shapes</h2>{schemas}</main></body></html>"""
+Bodies and responses are JSON, times are RFC 3339. An error is
+<code>application/problem+json</code> and names the field. If authentication is configured, send
+ <code>Authorization: Bearer &lt;API key or token&gt;</code>.</p>
+<div id="access" hidden><label for="key">API key or token for <b>Try it</b></label>
+<form><input id="key" type="password" autocomplete="off" placeholder="not needed without authentication"></form>
+<p>Requests go to this server and are executed. The key is kept in this field only and is gone when you leave the page.
+</p></div>
+{"".join(sections)}<h2 id="schemas">Schemas</h2>{schemas}</main><script>{_SCRIPT}</script></body></html>"""
     return page.encode()
 
 
@@ -83,9 +79,12 @@ def render_problems(types: Sequence[ProblemType]) -> bytes:
 
 def _section(path: str, method: str, operation: dict[str, Any], problems: dict[str, Any]) -> str:
     may = operation.get("x-permission")
+    streams = any(_STREAMS in given.get("content", ()) for given in operation["responses"].values())
+    target = "" if streams else f' data-method="{method}" data-path="{escape(path)}"'
     parts = [
         (
-            f'<section id="{operation["operationId"]}"><span class="may">{escape(may) if may else "anybody"}</span>'
+            f'<section id="{operation["operationId"]}"{target}>'
+            f'<span class="may">{escape(may) if may else "no key needed"}</span>'
             f'<h3><span class="method">{method.upper()}</span>{escape(path)}</h3><p>{_words(operation["summary"])} '
             f"{_words(operation.get('description', ''))}</p>"
         )
@@ -106,7 +105,7 @@ def _section(path: str, method: str, operation: dict[str, Any], problems: dict[s
         for status, given in operation["responses"].items()
         for answer in [problems[status] if "$ref" in given else given]
     )
-    parts.append(f"<details><summary>Answers</summary><table>{rows}</table></details></section>")
+    parts.append(f"<details><summary>Responses</summary><table>{rows}</table></details></section>")
     return "".join(parts)
 
 
@@ -118,7 +117,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
         for field, kind in schema.get("properties", {}).items()
     )
     return (
-        f'<section id="shape-{escape(name)}"><h3>{escape(name)}</h3><p>{_words(schema.get("description", ""))}</p>'
+        f'<section id="schema-{escape(name)}"><h3>{escape(name)}</h3><p>{_words(schema.get("description", ""))}</p>'
         f"<table>{rows}</table></section>"
     )
 
@@ -127,7 +126,7 @@ def _kind(schema: dict[str, Any]) -> str:
     """Describe a schema in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
-        return f'<a href="#shape-{escape(name)}">{escape(name)}</a>'
+        return f'<a href="#schema-{escape(name)}">{escape(name)}</a>'
     if "enum" in schema:
         words = ("null" if value is None else str(value) for value in schema["enum"])
         return " | ".join(f"<code>{escape(word)}</code>" for word in words)
