@@ -38,6 +38,7 @@
 
   function field(parameter) {
     const label = make("label");
+    label.title = parameter.description || parameter.schema.description || "";
     const name = make("span", parameter.name + (parameter.required ? " *" : ""));
     const kinds = parameter.schema.enum;
     const input = kinds ? make("select") : make("input", "", { type: "text", autocomplete: "off", spellcheck: false });

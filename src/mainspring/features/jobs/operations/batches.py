@@ -69,7 +69,7 @@ class BatchOut(Wire):
     answers={200: BatchOut},
     largest_body=64 * 1024 * 1024,
     within=None,
-    example={"jobs": [{"task": "send_welcome", "payload": {"user": user}} for user in (42, 43)]},
+    example={"jobs": [{"task": "send_welcome", "payload": {"user_id": user}} for user in (42, 43)]},
 )
 async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
     """Create up to 10,000 jobs.

@@ -70,7 +70,7 @@ class ListJobsQuery(Request):
     body=JobIn,
     query=Submit,
     answers={201: JobOut, 202: JobOut, 409: Problem},
-    example={"task": "send_welcome", "queue": "mail", "payload": {"user": 42}, "idempotencyKey": "welcome-42"},
+    example={"task": "send_welcome", "queue": "mail", "payload": {"user_id": 42}, "idempotencyKey": "welcome-42"},
 )
 async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     """Create a job.
