@@ -38,6 +38,7 @@ class Site:
         self._suffix = uuid4().hex
         write_blocks(PAGE, folder)
         (folder / "mainspring.toml").write_text("\n".join(self.blocks("toml")))
+        (folder / "scripts").mkdir()
 
     def blocks(self, language: str) -> list[str]:
         """The page's blocks, with this server and topics of their own."""
@@ -60,7 +61,7 @@ class Site:
         }
         with (self.folder / "up.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "mainspring", "up", "encoding:app"],
+                [sys.executable, "-m", "mainspring", "up", "encoding:app", "--scripts", "scripts"],
                 cwd=self.folder,
                 env=environment,
                 stdout=log,

@@ -118,7 +118,15 @@ class Ingest(TickingService):
         self.created += len(created)
         self.refused += len(refused)
         if refused:
-            self.log.warning("requests refused", requests=len(refused), first=refused[0][1].detail)
+            request, why = refused[0]
+            # Only mapped records name their topic.
+            known = {"topic": request.topic, "hint": why.hint}
+            self.log.warning(
+                "records moved to the dead-letter topic",
+                records=len(refused),
+                first=why.detail,
+                **{name: text for name, text in known.items() if text},
+            )
         return 0
 
     async def _next(self) -> list[_Request]:
