@@ -11,6 +11,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ("default",)
     tasks: tuple[str, ...] = ("greet",)
     labels: tuple[str, ...] = ()
+    priorities: tuple[int, ...] = ()
     serves: str = ""
     datacenter: str = ""
     draining: bool = False
@@ -23,8 +24,9 @@ def find(
     task: str = "greet",
     requires: tuple[str, ...] = (),
     datacenters: tuple[str, ...] = (),
+    priority: int | None = None,
 ) -> tuple[str, ...]:
-    return Obstacles(workers).find(tenant, queue, task, requires, datacenters)
+    return Obstacles(workers).find(tenant, queue, task, requires, datacenters, priority)
 
 
 def test_a_worker_of_the_queue_that_knows_the_task_leaves_no_obstacle() -> None:
@@ -44,6 +46,14 @@ def test_a_queue_that_no_worker_serves_is_named_with_those_that_are_served() -> 
     assert found == (
         "no live worker serves queue 'reports'; start one with --queue reports (served queues: default, mail)"
     )
+
+
+def test_a_priority_that_no_worker_of_the_queue_has_slots_for_is_named() -> None:
+    pools = Worker(priorities=(1, 2, 3))
+    [found] = find(pools, priority=5)
+    assert found == "no live worker of queue 'default' takes priority 5; they have slots for priorities 1, 2, 3 alone"
+    assert find(pools, priority=2) == find(pools) == find(pools, Worker(), priority=5) == ()
+    assert len(find(pools, Worker(queues=("mail",)), priority=5)) == 1, "another queue's worker does not help"
 
 
 def test_a_misspelled_queue_has_a_suggestion() -> None:

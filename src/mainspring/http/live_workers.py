@@ -60,7 +60,7 @@ class LiveWorkers:
         """Describe what keeps an accepted job from running now, based on the known live workers."""
         obstacles = await self._obstacles.get()
         if isinstance(job, (NewRun, RunView)):
-            return list(obstacles.find(job.tenant, job.queue, job.task, job.policy.requires))
+            return list(obstacles.find(job.tenant, job.queue, job.task, job.policy.requires, (), job.priority))
         return list(obstacles.find_for_schedule(job.tenant, job.spec))
 
     async def describe_schedule_warnings(self, tenant: str, specs: Iterable[JobSpec]) -> list[str]:

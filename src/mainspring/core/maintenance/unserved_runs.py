@@ -77,7 +77,7 @@ class UnservedRuns(TickingService):
         found = {
             (run.tenant, run.queue, run.task): (run, reasons)
             for run in runs
-            if (reasons := obstacles.find(run.tenant, run.queue, run.task, run.policy.requires))
+            if (reasons := obstacles.find(run.tenant, run.queue, run.task, run.policy.requires, (), run.priority))
         }
         if not found:
             return {}

@@ -32,6 +32,11 @@ class LiveWorker(Protocol):
     def labels(self) -> Sequence[str]: ...
 
     @property
+    def priorities(self) -> Sequence[int]:
+        """The only priorities that the worker has slots for; empty: all priorities."""
+        ...
+
+    @property
     def datacenter(self) -> str: ...
 
     @property
@@ -53,18 +58,19 @@ class Obstacles:
         task: str,
         requires: tuple[str, ...] = (),
         datacenters: tuple[str, ...] = (),
+        priority: int | None = None,
     ) -> tuple[str, ...]:
         """Describe each obstacle in a sentence. ``datacenters``: the data centers in which each tick runs."""
-        key = (tenant, queue, task, requires, datacenters)
+        key = (tenant, queue, task, requires, datacenters, priority)
         found = self._found.get(key)
         if found is None:
             if len(self._found) >= _MOST_REMEMBERED:
                 self._found.clear()
-            found = self._found[key] = tuple(self._search(tenant, queue, task, requires, datacenters))
+            found = self._found[key] = tuple(self._search(tenant, queue, task, requires, datacenters, priority))
         return found
 
     def find_for_schedule(self, tenant: str, spec: JobSpec) -> tuple[str, ...]:
-        return self.find(tenant, spec.queue, spec.task, spec.policy.requires, spec.datacenters)
+        return self.find(tenant, spec.queue, spec.task, spec.policy.requires, spec.datacenters, spec.priority)
 
     def describe(self, tenant: str, specs: Iterable[JobSpec]) -> list[str]:
         """Describe each distinct obstacle of several schedules once, followed by the schedules that it affects."""
@@ -77,7 +83,13 @@ class Obstacles:
         ]
 
     def _search(
-        self, tenant: str, queue: str, task: str, requires: tuple[str, ...], datacenters: tuple[str, ...]
+        self,
+        tenant: str,
+        queue: str,
+        task: str,
+        requires: tuple[str, ...],
+        datacenters: tuple[str, ...],
+        priority: int | None,
     ) -> list[str]:
         able = [worker for worker in self._workers if worker.serves in ("", tenant)]
         if not able:
@@ -94,6 +106,12 @@ class Obstacles:
         if not any(_knows(worker, task) for worker in serving):
             others = sorted({name for worker in able if _knows(worker, task) for name in worker.queues})
             return [*found, f"no live worker of queue {queue!r} knows task {task!r}; workers of {_list(others)} do"]
+        if priority is not None and all(worker.priorities and priority not in worker.priorities for worker in serving):
+            taken = sorted({own for worker in serving for own in worker.priorities})
+            found.append(
+                f"no live worker of queue {queue!r} takes priority {priority}; they have slots for priorities "
+                f"{_list([str(own) for own in taken])} alone"
+            )
         labels = [word for word in requires if not word.startswith(f"{DATACENTER}=")]
         if labels and not any(set(labels) <= set(worker.labels) for worker in serving if _knows(worker, task)):
             found.append(f"no live worker of queue {queue!r} has the labels {', '.join(labels)}")
