@@ -29,20 +29,137 @@ A `Duration` is text such as `"30s"`, `"10m"` or `"1h30m"`, a timedelta, or a nu
 _WIDTH = 118
 
 
+#: The names of the page by theme. A name with a dot is a method of the application.
+THEMES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Applications": (
+        "An application holds tasks, schedules and the store that they use.",
+        ("Mainspring", ".connect", ".settings", ".running", ".close"),
+    ),
+    "Tasks and schedules": (
+        (
+            "Declare what workers run, and when. [Writing tasks](../guides/writing-tasks.md), "
+            "[schedules as code](../guides/schedules-as-code.md)."
+        ),
+        (".task", ".cron", ".every", ".named", ".schedules", ".declare", "Task", "Overlap", "CatchUp", "prefer"),
+    ),
+    "Retries and limits": (
+        (
+            "Decide after which errors a run is retried, and how many runs are active. "
+            "[Retries](../guides/retries.md), [limits](../guides/rate-limits.md)."
+        ),
+        ("RetryPolicy", "Retry", "GiveUp", "Limit", "Breaker", "Unique"),
+    ),
+    "Submitting": (
+        (
+            "Submit a task where you can import it with `task.submit`, elsewhere by its name. "
+            "[Submit from your application](../guides/submit-jobs.md), [transactions](../guides/transactions.md)."
+        ),
+        (
+            ".submit",
+            ".submit_sync",
+            ".submit_many",
+            ".submit_many_sync",
+            ".broadcast",
+            ".broadcast_sync",
+            "SyncSubmitter",
+            "transaction",
+        ),
+    ),
+    "Runs and results": (
+        "Wait for a run, read its result, or cancel it.",
+        (".handle", "RunHandle", "SyncHandle", "RunView", "FanOut"),
+    ),
+    "Inside a task": (
+        "A task with a parameter of the type `Context` gets the current attempt.",
+        ("Context", "Parents", "provided"),
+    ),
+    "Workflows": (
+        "Runs that depend on each other. [Workflows](../guides/workflows.md).",
+        (".workflow", "Workflow", "Step"),
+    ),
+    "Hooks and resources": (
+        "Code around tasks: open a pool once, report every failure.",
+        (".on_start", ".on_stop", ".resource", ".around", ".on_success", ".on_failure"),
+    ),
+    "Pausing": (
+        "Pause schedules and queues from code.",
+        (
+            ".pause",
+            ".resume",
+            ".pause_queue",
+            ".resume_queue",
+            ".pause_sync",
+            ".resume_sync",
+            ".pause_queue_sync",
+            ".resume_queue_sync",
+        ),
+    ),
+    "Errors": (
+        "All errors of Mainspring inherit from `MainspringError`.",
+        (
+            "MainspringError",
+            "Invalid",
+            "NotFound",
+            "Conflict",
+            "Denied",
+            "Fenced",
+            "StoreUnavailable",
+            "RunFailed",
+            "RunCancelled",
+            "RunSkipped",
+        ),
+    ),
+}
+#: Methods for workers, the command line and the test scheduler, not for applications.
+INTERNAL = {
+    "Mainspring": [
+        "handlers",
+        "block_on",
+        "backend",
+        "runtime",
+        "use",
+        "replace_runtime",
+        "adopt",
+        "schedule_call",
+        "source",
+        "list_removed",
+        "entries",
+        "queues",
+        "hosting",
+        "check_needs",
+        "provide_to",
+        "record_result",
+    ],
+    "Task": ["entries", "handler", "prepare_call"],
+}
+
+
 def render() -> str:
+    application = importlib.import_module("mainspring")
     parts = [
         "# The Python SDK\n",
-        "Generated from the code by `make reference`. For a start read [the tutorial](../get-started/tutorial.md).\n",
+        (
+            "The public names of `mainspring` and `mainspring.testing`, by theme. `make reference` writes this page\n"
+            "from the code. For a start, read [the tutorial](../get-started/tutorial.md).\n"
+        ),
         _DURATION,
     ]
-    for module_name in MODULES:
-        module = importlib.import_module(module_name)
-        parts.append(f"## `{module_name}`\n")
-        for name in sorted(module.__all__, key=str.lower):
-            parts += _thing(name, getattr(module, name))
-    parts.append("## Provided objects\n")
-    for kind in GIVEN:
-        parts += _thing(kind.__name__, kind)
+    methods = dict(_methods(application.Mainspring))
+    given = {kind.__name__: kind for kind in GIVEN}
+    for theme, (words, names) in THEMES.items():
+        parts.append(f"## {theme}\n\n{words}\n")
+        for name in names:
+            if name.startswith("."):
+                parts.append(_function(f"app{name}", methods[name[1:]], level="###"))
+            else:
+                parts += _thing(name, given.get(name) or getattr(application, name))
+    testing = importlib.import_module("mainspring.testing")
+    parts.append(
+        "## Testing\n\nRun your application in virtual time: import from `mainspring.testing`. "
+        "[Testing](../guides/testing.md).\n"
+    )
+    for name in sorted(testing.__all__, key=str.lower):
+        parts += _thing(name, getattr(testing, name))
     return "\n".join(parts)
 
 
@@ -58,8 +175,12 @@ def _thing(name: str, thing: Any) -> Iterator[str]:
         if init and "See help(type(self))" not in init:
             yield f"{_clean(init)}\n"
         yield from _fields(thing)
+        if name == "Mainspring":
+            # Its methods are in the themes.
+            return
         for method_name, method in _methods(thing):
-            yield _function(method_name, method)
+            if method_name not in INTERNAL.get(name, ()):
+                yield _function(method_name, method)
     elif callable(thing):
         yield _function(name, thing, level="###")
 
