@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.site.sources import assemble, list_sections, with_tabs
+from tools.site.sources import assemble, list_sections, with_admonitions, with_tabs
 
 
 @pytest.fixture
@@ -73,3 +73,8 @@ def test_marked_code_blocks_become_tabs() -> None:
     )
     with pytest.raises(ValueError, match="1 code blocks follow"):
         with_tabs("<!-- tabs: pip | uv -->\n```sh\npip install x\n```\n")
+
+
+def test_alerts_of_github_become_admonitions() -> None:
+    text = "before\n\n> [!WARNING]\n> First line.\n> Second line.\n\n> a quote\n"
+    assert with_admonitions(text) == "before\n\n````{warning}\nFirst line.\nSecond line.\n````\n\n> a quote\n"

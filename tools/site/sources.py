@@ -16,6 +16,8 @@ _SECTION = re.compile(r"^## +(.+)$")
 _INDEX = Path("docs/README.md")
 #: ``<!-- tabs: pip | uv -->`` before as many code blocks.
 _TABS = re.compile(r"^<!-- tabs: (.+?) -->\n((?:\n*```\w*\n.*?^```$)+)", re.DOTALL | re.MULTILINE)
+#: ``> [!NOTE]`` and the quoted lines after it, as GitHub shows them.
+_ADMONITION = re.compile(r"^> \[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]\n((?:^>.*\n?)+)", re.MULTILINE)
 _BLOCK = re.compile(r"^```\w*\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -29,7 +31,7 @@ def assemble(root: Path, source: Path) -> None:
         elif inside == _INDEX:
             # The navigation replaces it.
             text = f"---\norphan: true\n---\n\n{text}"
-        _write(source / inside, with_pictures(with_tabs(text), _title(page)))
+        _write(source / inside, with_pictures(with_admonitions(with_tabs(text)), _title(page)))
         for link in links_of(page):
             target = (page.parent / link.target.partition("#")[0]).resolve()
             if target.is_file() and target.suffix != ".md":
@@ -50,6 +52,16 @@ def with_tabs(text: str) -> str:
         return tabs + match[2][used:]
 
     return _TABS.sub(build, text)
+
+
+def with_admonitions(text: str) -> str:
+    """Return the text with GitHub's alerts as admonitions."""
+
+    def build(match: re.Match[str]) -> str:
+        quoted = re.sub(r"^> ?", "", match[2], flags=re.MULTILINE).rstrip()
+        return f"````{{{match[1].lower()}}}\n{quoted}\n````\n"
+
+    return _ADMONITION.sub(build, text)
 
 
 def list_sections(root: Path) -> dict[str, list[Path]]:
