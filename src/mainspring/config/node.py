@@ -281,7 +281,7 @@ class Node:
             queues=tuple(read_queues(settings, application)),
             tasks=tuple(application.handlers()),
             labels=label_words("worker.labels", settings.worker.labels),
-            priorities=tuple(settings.worker.priorities),
+            priorities=tuple(map(int, settings.worker.priorities)),
         )
         obstacles = Obstacles([*await self.runtime.store.sessions("worker"), own])
         return obstacles.describe(jobs[0].tenant, (job.spec for job in jobs))
