@@ -1,17 +1,22 @@
 """The scheduler on the memory store, in virtual time: ticks of recurring jobs."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
+from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.schedules import plan
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.closed_periods import ClosedPeriods
 from mainspring.core.model.schedules.job import Fire, Job, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.ports.storage.answers import FireResult
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.scheduler.scheduler import LOOK_EVERY
 from mainspring.core.scheduler.store_time import StoreTime
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import START, VirtualClock
 from tests.support.builders import a_job, a_run, a_spec, after_each, every
 from tests.support.scheduler_node import (
@@ -144,6 +149,24 @@ async def test_a_tick_that_was_planned_ahead_is_fired_with_one_request() -> None
         await clock.sleep(10 * SECOND + 500 * MILLISECOND)
     assert len(await ledger_of(store, job.id)) == 10
     assert store.calls["fire"] == 10
+
+
+class NearStore(RemoteStore):
+    """Fires at once."""
+
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[FireResult]:
+        return await MemoryStore.fire(self, owner, fires)
+
+
+@in_virtual_time
+async def test_a_run_that_is_due_when_its_tick_is_fired_needs_no_look() -> None:
+    clock = VirtualClock()
+    store = NearStore(clock, latency=0)
+    await declared(store, [a_job(a_spec(schedule=every_second()))])
+    async with Node(store):
+        await clock.sleep(10 * SECOND + LOOK_EVERY // 2)
+        looks = store.calls["stage"]
+    assert looks == 10 * SECOND // LOOK_EVERY + 1
 
 
 @in_virtual_time
