@@ -18,6 +18,7 @@ from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS
+from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.worker.attempt import Attempt, Holding, Stop
 from mainspring.core.worker.completer import Completer
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
@@ -808,6 +809,7 @@ async def test_a_stale_outcome_is_logged_and_not_reported_again() -> None:
         traced: list[object] = []
         tracing: Any = SimpleNamespace(completed=lambda batch, clock: traced.extend(batch))
         bench.worker._completer._tracing = tracing
+        metrics = bench.worker._completer._metrics = RunMetrics()
         # The run vanishes from the store while it runs.
         stolen = bench.memory._tables.runs.pop(run)
         with capture_logs() as logs:
@@ -816,8 +818,9 @@ async def test_a_stale_outcome_is_logged_and_not_reported_again() -> None:
         assert [entry["run"] for entry in logs if "too late" in entry["event"]] == [run]
         assert sum(len(batch) for batch in bench.store.completed) == 1
         assert not bench.worker.holding.held
-        # A stale outcome records no span.
+        # A stale outcome records no span, and is counted apart.
         assert traced == []
+        assert metrics.fenced == 1
 
 
 @in_virtual_time

@@ -35,6 +35,12 @@ def test_no_run_eligible_later_than_the_bound_overtakes(at: int, beyond: int, mi
     assert compute_rank(at, mine) < compute_rank(at + OVERTAKING_BOUND + beyond, other)
 
 
+@given(times)
+def test_the_most_urgent_run_overtakes_an_idle_one_up_to_the_bound(at: int) -> None:
+    assert compute_rank(at + OVERTAKING_BOUND - 1, MOST_URGENT) < compute_rank(at, IDLE)
+    assert compute_rank(at + OVERTAKING_BOUND, MOST_URGENT) == compute_rank(at, IDLE)
+
+
 @given(times, st.integers(MOST_URGENT, IDLE - 1))
 def test_a_step_of_priority_is_worth_exactly_one_head_start(at: int, priority: int) -> None:
     assert compute_rank(at + HEAD_START, priority) == compute_rank(at, priority + 1)

@@ -1,5 +1,6 @@
 """The slots of a worker: when a freed slot wakes the claimer, and how long the claimer gathers them."""
 
+import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
@@ -59,3 +60,19 @@ def test_a_claimer_that_has_gathered_long_enough_claims_what_is_free(
     assert desk.slots.pause() == pause
     # A claimer that is about to claim must not be woken for the slots that it will see.
     assert desk.free() is woken
+
+
+@pytest.mark.parametrize(
+    ("runs", "more"),
+    [([0, 4], [False, True]), ([4, 0], [True, False]), ([3, 4], [False, True]), ([4, 4], [True, True])],
+)
+def test_a_queue_may_have_more_runs_if_the_answer_filled_its_own_demand(runs: list[int], more: list[bool]) -> None:
+    clock = ManualClock()
+    slots = Slots({"a": 4, "b": 4}, clock, LocalWakeups().listen([]), GATHER)
+    answer = [
+        msgspec.structs.replace(a_held_run(), queue=queue)
+        for queue, count in zip("ab", runs, strict=True)
+        for _ in range(count)
+    ]
+    slots.answered(slots.demands(8), answer)
+    assert [slots.groups[queue].may_have_more for queue in "ab"] == more
