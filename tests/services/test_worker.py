@@ -404,6 +404,17 @@ async def test_a_run_that_outlasts_the_grace_period_is_released_uncharged() -> N
         assert await bench.memory.lost_runs(10) == []
 
 
+@pytest.mark.parametrize("grace", [300 * MILLISECOND, 1_300 * MILLISECOND])
+@in_virtual_time
+async def test_a_worker_leaves_exactly_when_its_grace_period_ends(grace: Micros) -> None:
+    async with a_worker() as bench:
+        (run,) = await bench.submit(a_run(task="sleep"))
+        await bench.until(run, RunState.RUNNING)
+        asked = bench.clock.monotonic()
+        await bench.worker.stop(grace)
+        assert bench.clock.monotonic() - asked == grace
+
+
 @in_virtual_time
 async def test_heartbeats_and_cancels_continue_while_a_worker_stops() -> None:
     async with a_worker() as bench:
