@@ -18,7 +18,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
-from mainspring.core.model.runs.completion import complete_failure
+from mainspring.core.model.runs.completion import complete_failure, complete_release
+from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.storage.upkeep import Retention
@@ -153,6 +154,38 @@ async def test_doctor_finds_every_scheduling_problem_on_postgresql(postgres: str
     await add_worker(store)
     await store.close()
     check_findings(await examine(postgres))
+
+
+async def release_unknown_task(store: Any) -> None:
+    """Claim a run and release it, as a worker does that does not know the task. Others come back or are due later."""
+    alive = NewSession(name="alive", kind="worker", ttl=HOUR, queues=("default",), tasks=("greet",))
+    session = await store.open_session(alive)
+    await store.submit([a_run(task="renamed")])
+    held = await store.claim(session, 1, [Demand("default", 1)])
+    await store.complete([complete_release(run, "no handler for task", UNKNOWN_TASK_DELAY) for run in held])
+    await store.submit([a_run(task="of the future", delay=SECOND), a_run(task="of tomorrow", delay=DAY)])
+
+
+def check_released(report: dict[str, dict[str, str]]) -> None:
+    assert report["tasks"]["says"] == "1 runs wait for tasks that no live worker knows: renamed"
+    assert report["tasks"]["level"] == "problem"
+
+
+async def test_doctor_reports_unknown_tasks_between_two_claims_on_sqlite(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "mainspring.db", SystemClock(), shards=SHARDS)
+    await store.open()
+    await release_unknown_task(store)
+    await store.close()
+    check_released(await examine(str(tmp_path / "mainspring.db")))
+
+
+@pytest.mark.postgres
+async def test_doctor_reports_unknown_tasks_between_two_claims_on_postgresql(postgres: str) -> None:
+    store = PostgresStore(postgres, shards=SHARDS)
+    await store.open()
+    await release_unknown_task(store)
+    await store.close()
+    check_released(await examine(postgres))
 
 
 async def add_processes(store: Store) -> None:

@@ -17,8 +17,14 @@ WHERE kind = 'scheduler' AND live = 1 AND lease_until > :now AND tzdata <> '' OR
 SELECT name FROM session WHERE live = 1 AND lease_until < :now ORDER BY id LIMIT 100
 
 -- name: queued
+-- With runs that come back within a minute after an attempt or a release. A worker releases runs of unknown tasks.
 SELECT r.queue, b.task, count(*), coalesce(l.requires, '[]')
-FROM (SELECT queue, claim_group, body FROM run WHERE state = 'queued' LIMIT 100000) AS r
+FROM (
+    SELECT * FROM (SELECT queue, claim_group, body FROM run WHERE state = 'queued' LIMIT 100000)
+    UNION ALL SELECT queue, claim_group, body FROM (
+        SELECT queue, claim_group, body, fence FROM waiting WHERE state = 'scheduled' AND due <= :now + 60000000 LIMIT 100000
+    ) WHERE fence > 0
+) AS r
 JOIN body b ON b.id = r.body LEFT JOIN label_set l ON l.id = r.claim_group GROUP BY 1, 2, 4 ORDER BY 3 DESC
 
 -- name: unstaged

@@ -114,11 +114,20 @@ WHERE kind = :SCHEDULER AND live AND lease_until > mainspring.now_us() AND tzdat
 SELECT name FROM mainspring.session WHERE live AND lease_until < :since ORDER BY id LIMIT 100
 
 -- name: queued
+-- With runs that come back within a minute after an attempt or a release. A worker releases runs of unknown tasks.
 -- A claim group of a tenant or a priority requires the labels of its label set.
 SELECT q.name AS queue, t.name AS task, string_to_array(coalesce(l.name, ''), ',') AS requires, sum(n)::bigint AS runs FROM (
     SELECT r.queue, b.task, r.claim_group, count(*) AS n
-    FROM (SELECT queue, greatest(claim_group, 0) AS claim_group, body_bucket, coalesce(body_id, id) AS body
-          FROM mainspring.run WHERE state = :QUEUED LIMIT 100000) AS r
+    FROM (
+        (SELECT queue, greatest(claim_group, 0) AS claim_group, body_bucket, coalesce(body_id, id) AS body
+         FROM mainspring.run WHERE state = :QUEUED LIMIT 100000)
+        UNION ALL
+        SELECT w.queue, greatest(w.claim_group, 0), w.body_bucket, coalesce(w.body_id, w.id)
+        FROM mainspring.shard h, LATERAL (
+            SELECT * FROM mainspring.waiting w
+            WHERE w.shard = h.id AND w.state = :SCHEDULED AND w.due <= mainspring.now_us() + :MINUTE ORDER BY due LIMIT 1000
+        ) AS w WHERE w.fence > 0
+    ) AS r
     JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = r.body GROUP BY 1, 2, 3
 ) AS c JOIN mainspring.name q ON q.id = c.queue JOIN mainspring.name t ON t.id = c.task
 LEFT JOIN mainspring.name w ON w.id = c.claim_group AND w.kind IN (:LABEL_SET_NAME, :CLAIM_GROUP_NAME)

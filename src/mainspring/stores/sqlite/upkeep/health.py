@@ -199,7 +199,7 @@ class SqliteHealth:
             ),
             queued=tuple(
                 Queued(queue=queue, task=task, runs=runs, requires=_decode_list(requires))
-                for queue, task, runs, requires in _fetch_rows(connection, _SQL["queued"])
+                for queue, task, runs, requires in _fetch_rows(connection, _SQL["queued"], now)
             ),
             expired=tuple(
                 name for (name,) in _fetch_rows(connection, _SQL["expired_sessions"], get_reaping_limit(now))
