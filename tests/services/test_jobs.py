@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
+from mainspring.core.model.base.errors import Invalid, NotFound, StoreDamaged, StoreUnavailable
 from mainspring.core.model.base.ids import decode_shard, is_derived, shard_for
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.placement import choose_placement_group, find_placement_group
@@ -37,6 +37,7 @@ class RemoteStore(MemoryStore):
         self.clock = clock
         self.batches: list[int] = []
         self.failures = 0
+        self.failure: type[StoreUnavailable] = StoreUnavailable
         self.applied_all_the_same = False
         self.hangs = False
 
@@ -49,7 +50,7 @@ class RemoteStore(MemoryStore):
             self.failures -= 1
             if self.applied_all_the_same:
                 await super().submit(runs)
-            raise StoreUnavailable("no answer")
+            raise self.failure("no answer")
         return await super().submit(runs)
 
 
@@ -175,6 +176,16 @@ async def test_a_submit_fails_after_seconds_without_a_store() -> None:
     assert 3 * SECOND <= world.clock.monotonic() - began <= 5 * SECOND
     world.store.failures = 0
     assert (await world.jobs.submit(a_run())).new
+
+
+@in_virtual_time
+async def test_a_submit_to_a_damaged_store_fails_at_once() -> None:
+    """A repetition could not succeed, and would keep later submits waiting."""
+    world = World()
+    world.store.failures, world.store.failure = 100, StoreDamaged
+    with pytest.raises(StoreDamaged):
+        await world.jobs.submit(a_run())
+    assert world.store.batches == [1]
 
 
 @in_virtual_time

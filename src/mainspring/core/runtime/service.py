@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Protocol, Self
 
-from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.errors import StoreDamaged, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeup
@@ -84,7 +84,8 @@ class TickingService(ABC):
             wait = await self.tick()
         except StoreUnavailable as error:
             pause = self._backoff.next()
-            self.log.warning("store unavailable", error=str(error), again_in_ms=pause // MILLISECOND)
+            event = "store damaged" if isinstance(error, StoreDamaged) else "store unavailable"
+            self.log.warning(event, error=str(error), again_in_ms=pause // MILLISECOND)
             return pause
         except Exception:
             pause = self._backoff.next()

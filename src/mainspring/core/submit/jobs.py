@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.errors import StoreDamaged, StoreUnavailable
 from mainspring.core.model.base.ids import IdMaker, JobId, RunId, decode_shard, derived_id, made_at, shard_for
 from mainspring.core.model.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
 from mainspring.core.model.cluster.placement import choose_placement_group, find_placement_group, shard_in
@@ -262,6 +262,8 @@ class Jobs:
         while True:
             try:
                 return await ask()
+            except StoreDamaged:
+                raise
             except StoreUnavailable:
                 pause = backoff.next()
                 if self._clock.monotonic() + pause > give_up_at:
