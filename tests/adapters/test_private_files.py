@@ -107,7 +107,7 @@ CREATES = {
     ("core/worker/builtin/launcher.py", "open"): "a file of the kernel",
     ("core/worker/builtin/launcher.py", "os.makedirs"): "a cgroup",
     ("core/worker/builtin/process.py", "tempfile.TemporaryFile"): "0600 by the standard library",
-    ("core/worker/executors/lifeline.py", "tempfile.TemporaryFile"): "0600 by the standard library",
+    ("core/worker/executors/liveness.py", "tempfile.TemporaryFile"): "0600 by the standard library",
 }
 ALWAYS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkstemp", "mkdtemp", "copyfile", "copy", "copy2"}
 ALWAYS |= {"TemporaryFile", "NamedTemporaryFile", "SpooledTemporaryFile", "TemporaryDirectory", "FileHandler"}

@@ -84,7 +84,7 @@ async def test_a_contracting_migration_runs_on_request_when_no_older_program_is_
     # The session has not reported its schema version: its program may be an old one.
     with pytest.raises(Conflict, match="old one"):
         await PostgresStore(postgres_database, shards=4).migrate(contract=True)
-    await new.tell_clock([worker], ClockReading(0, 0), "2026f")
+    await new.record_clock([worker], ClockReading(0, 0), "2026f")
     done = await PostgresStore(postgres_database, shards=4).migrate(contract=True)
     assert [migration.kind for migration in done.applied] == [MigrationKind.CONTRACT]
     assert "colour" not in await read_columns(postgres_database)

@@ -19,8 +19,8 @@ async def test_measured_clock_offsets_are_shown_for_workers_and_schedulers(
     worker = await store.open_session(a_worker(name="right", ttl=MINUTE))
     silent = await store.open_session(a_worker(name="silent", ttl=MINUTE))
     scheduler = await cast(Coordinator, store).join("wrong", MINUTE)
-    await cast(Clocks, store).tell_clock([worker], ClockReading(12 * MILLISECOND, 2 * MILLISECOND), "2026f")
-    await cast(Clocks, store).tell_clock([scheduler], ClockReading(-HOUR, MILLISECOND), "2026f")
+    await cast(Clocks, store).record_clock([worker], ClockReading(12 * MILLISECOND, 2 * MILLISECOND), "2026f")
+    await cast(Clocks, store).record_clock([scheduler], ClockReading(-HOUR, MILLISECOND), "2026f")
     workers = {item["workerId"]: item for item in (await client.get("/v1/workers")).json()["items"]}
     assert (workers[str(worker)]["clockOffsetMs"], workers[str(worker)]["clockErrorMs"]) == (12.0, 2.0)
     assert "clockOffsetMs" not in workers[str(silent)]

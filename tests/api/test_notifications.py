@@ -4,8 +4,8 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.core.model.alerts.notices import Message, On
-from mainspring.core.model.alerts.notification_rules import Trouble, read_notifications
+from mainspring.core.model.alerts.alert_messages import AlertStage, Message
+from mainspring.core.model.alerts.notification_rules import ProblemEvent, read_notifications
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.features.alerts.alert_state import AlertState
@@ -33,8 +33,8 @@ async def test_channels_alert_rules_and_open_problems_are_listed(service: Servic
     service.api.notifications = RULES
     state = AlertState(RULES, "store")
     state.add_failure(
-        Trouble(
-            stage=On.DEAD,
+        ProblemEvent(
+            stage=AlertStage.DEAD,
             tenant="default",
             subject="task:charge",
             fingerprint="f",
@@ -68,7 +68,7 @@ async def test_testing_a_channel_creates_a_run_that_sends_a_test_alert(
     run = (await client.get(f"/v1/runs/{made.json()['runId']}")).json()
     assert (run["task"], run["queue"], run["maxRetries"]) == (NOTIFICATION, "notifications", 0)
     message = msgspec.convert(run["payload"], Message)
-    assert (message.channel, message.notice.test) == ("ops", True)
+    assert (message.channel, message.alert.test) == ("ops", True)
     entries = (await client.get("/v1/audit", params={"target": run["runId"]})).json()["items"]
     assert len(entries) == 1
 

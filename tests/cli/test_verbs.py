@@ -173,7 +173,7 @@ def test_watch_repeats_the_output_until_it_is_interrupted(capsys: pytest.Capture
 
     async def show() -> None:
         out.print(f"sample {len(slept)}")
-        out.say("a hint")
+        out.report("a hint")
 
     clock: Any = SimpleNamespace(sleep=sleep)
     with pytest.raises(asyncio.CancelledError):

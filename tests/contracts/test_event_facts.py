@@ -1,7 +1,7 @@
 """Events of workers and dependencies, and the facts that the store returns about the subjects of events."""
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.events.events import MAX_TOLD_ERROR, id_of_worker
+from mainspring.core.model.events.events import MAX_EVENT_ERROR, id_of_worker
 from mainspring.core.model.runs.completion import complete_cancel
 from mainspring.core.model.runs.new_run import About
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
@@ -111,13 +111,13 @@ async def test_the_facts_of_a_run_have_its_tags_in_every_state(harness: Harness)
 async def test_the_facts_of_an_ended_run_have_its_outcome(harness: Harness) -> None:
     since = await harness.now()
     failed, cancelled = await harness.start(a_run(policy=a_policy(retries=0)), a_run())
-    await harness.fail(failed, error="x" * 2 * MAX_TOLD_ERROR + " the cause")
+    await harness.fail(failed, error="x" * 2 * MAX_EVENT_ERROR + " the cause")
     await harness.complete(complete_cancel(cancelled))
     found = {facts.id: facts for facts in await harness.store.read_run_facts([failed.id, cancelled.id], since)}
     assert found[failed.id].reason == "error"
     error = found[failed.id].error
     assert error is not None
-    assert (len(error), error[-9:]) == (MAX_TOLD_ERROR, "the cause")
+    assert (len(error), error[-9:]) == (MAX_EVENT_ERROR, "the cause")
     assert (found[cancelled.id].reason, found[cancelled.id].error) == ("cancelled", None)
 
 

@@ -21,7 +21,7 @@ import mainspring
 from mainspring.cli.main import application
 from mainspring.cli.processes import PATIENCE
 from mainspring.config.loading import load
-from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
+from mainspring.core.model.alerts.alert_messages import QUEUE as NOTIFICATIONS
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.events.webhooks import QUEUE as WEBHOOKS
 from mainspring.core.runtime.metrics.declared import ALL

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from mainspring.cli.main import application
 from mainspring.config.loading import load
-from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
+from mainspring.core.model.alerts.alert_messages import QUEUE as NOTIFICATIONS
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.events.webhooks import QUEUE as WEBHOOKS
 from tools.services import ROOT

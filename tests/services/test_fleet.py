@@ -91,7 +91,7 @@ class Watched:
             brokers=lambda: Brokers([], {"*": guarded}, ""),
         )
         self.monitor = Monitor(self.fleet)
-        self.monitor.add(self.metrics.tell)
+        self.monitor.add(self.metrics.export)
 
     async def render(self, tenant: str | None = None) -> str:
         return (await self.monitor.render(tenant)).decode()
@@ -345,6 +345,6 @@ async def test_store_metrics_contain_waiting_runs_missed_objectives_and_sizes(st
 
 async def test_a_missing_store_yields_no_store_metrics_and_no_error(tmp_path: Path) -> None:
     vitals = StoreVitals(make_health(Settings(store=str(tmp_path / "none.db"))), ManualClock(), 0)
-    book = Exposition()
-    await vitals.tell(book)
-    assert list(book.families()) == []
+    exposition = Exposition()
+    await vitals.export(exposition)
+    assert list(exposition.families()) == []

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 import pytest
 
-from mainspring.core.model.alerts.notices import QUEUE, Message, On
+from mainspring.core.model.alerts.alert_messages import QUEUE, AlertStage, Message
 from mainspring.core.model.alerts.notification_rules import NotificationRules, read_notifications
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
@@ -78,14 +78,14 @@ class World:
     async def succeed(self, *held: HeldRun) -> None:
         await self.store.complete([complete_success(run, None) for run in held])
 
-    async def messages(self) -> list[tuple[str, list[tuple[str, On, int]]]]:
+    async def messages(self) -> list[tuple[str, list[tuple[str, AlertStage, int]]]]:
         """Claim and complete the runs that deliver alerts, and return the alerts."""
         held = await self.start(queue=QUEUE)
         assert {run.task for run in held} <= {NOTIFICATION}
         await self.succeed(*held)
         read = [msgspec.json.decode(run.payload, type=Message) for run in held]
         return [
-            (message.channel, [(entry.name, entry.stage, entry.count) for entry in message.notice.entries])
+            (message.channel, [(entry.name, entry.stage, entry.count) for entry in message.alert.entries])
             for message in read
         ]
 
@@ -118,19 +118,19 @@ async def test_a_problem_is_alerted_when_it_fails_dies_and_recovers() -> None:
         await world.clock.sleep(29 * SECOND)
         assert await world.messages() == []
         await world.clock.sleep(5 * SECOND)
-        assert await world.messages() == [("ops", [("greet", On.FAILED, 5)])]
+        assert await world.messages() == [("ops", [("greet", AlertStage.FAILED, 5)])]
         await world.clock.sleep(HOUR)
         await world.store.stage(await own_shards(world), range(4), 100)
         await world.fail(*(await world.start())[:2])
         await world.clock.sleep(3 * SECOND)
-        assert await world.messages() == [("pager", [("greet", On.DEAD, 7)])]
+        assert await world.messages() == [("pager", [("greet", AlertStage.DEAD, 7)])]
         await world.clock.sleep(MINUTE)
-        assert await world.messages() == [("ops", [("greet", On.DEAD, 7)])]
+        assert await world.messages() == [("ops", [("greet", AlertStage.DEAD, 7)])]
         await world.succeed(*await world.start(a_run()))
         await world.clock.sleep(3 * SECOND)
-        assert await world.messages() == [("pager", [("greet", On.RECOVERED, 7)])]
+        assert await world.messages() == [("pager", [("greet", AlertStage.RECOVERED, 7)])]
         await world.clock.sleep(MINUTE)
-        assert await world.messages() == [("ops", [("greet", On.RECOVERED, 7)])]
+        assert await world.messages() == [("ops", [("greet", AlertStage.RECOVERED, 7)])]
         assert not any(name.startswith("problem:") for name in (await world.store.notification_rows()).rows)
 
 
@@ -144,7 +144,7 @@ async def test_a_retry_that_succeeds_at_once_is_alerted_as_recovered() -> None:
         await world.succeed(*await world.start(a_run()))
         world.owned = {0: 2}
         await world.clock.sleep(2 * MINUTE)
-        assert await world.messages() == [("ops", [("greet", On.RECOVERED, 1)])]
+        assert await world.messages() == [("ops", [("greet", AlertStage.RECOVERED, 1)])]
 
 
 @in_virtual_time
@@ -175,7 +175,10 @@ async def test_dead_runs_are_alerted_although_many_failed_attempts_came_first() 
         await world.fail(*(run for run in held if run.id not in retried))
         world.owned = {0: 2}
         await world.clock.sleep(MINUTE)
-        assert await world.messages() == [("pager", [("greet", On.DEAD, 55)]), ("ops", [("greet", On.DEAD, 55)])]
+        assert await world.messages() == [
+            ("pager", [("greet", AlertStage.DEAD, 55)]),
+            ("ops", [("greet", AlertStage.DEAD, 55)]),
+        ]
 
 
 @in_virtual_time
@@ -234,7 +237,7 @@ async def test_an_alert_names_the_job_or_the_run_and_its_owner() -> None:
         await world.fail(*held)
         await world.clock.sleep(5 * SECOND)
         runs = await world.start(queue=QUEUE)
-        entries = [entry for run in runs for entry in msgspec.json.decode(run.payload, type=Message).notice.entries]
+        entries = [entry for run in runs for entry in msgspec.json.decode(run.payload, type=Message).alert.entries]
         assert sorted((entry.name, entry.owner) for entry in entries) == [("night-shift", "bob"), ("nightly", "ann")]
 
 
@@ -256,13 +259,13 @@ async def test_a_missed_objective_recovers_when_all_of_the_job_are_met() -> None
         await complete(MISSED, late=True, quiet=False)
         await complete(MISSED, late=True, quiet=True)
         await world.clock.sleep(MINUTE)
-        assert await world.messages() == [("ops", [("nightly", On.SLO_MISSED, 2)])]
+        assert await world.messages() == [("ops", [("nightly", AlertStage.SLO_MISSED, 2)])]
         await complete(RECOVERED, late=False, quiet=True)
         await world.clock.sleep(HOUR)
         assert await world.messages() == []
         await complete(RECOVERED, late=False, quiet=False)
         await world.clock.sleep(2 * MINUTE)
-        assert await world.messages() == [("ops", [("nightly", On.RECOVERED, 2)])]
+        assert await world.messages() == [("ops", [("nightly", AlertStage.RECOVERED, 2)])]
 
 
 @in_virtual_time
@@ -309,10 +312,10 @@ async def test_two_notifiers_of_one_shard_send_each_alert_once() -> None:
         notifier, other = world.scheduler()
         async with notifier, other:
             await world.clock.sleep(5 * MINUTE)
-            assert await world.messages() == [("ops", [("greet", On.FAILED, 1)])]
+            assert await world.messages() == [("ops", [("greet", AlertStage.FAILED, 1)])]
             await world.succeed(*await world.start(a_run()))
             await world.clock.sleep(5 * MINUTE)
-            assert await world.messages() == [("ops", [("greet", On.RECOVERED, 1)])]
+            assert await world.messages() == [("ops", [("greet", AlertStage.RECOVERED, 1)])]
 
 
 @in_virtual_time

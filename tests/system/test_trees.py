@@ -151,7 +151,7 @@ until [ -e apart ]; do sleep 0.1; done
     environment = {"PATH": os.environ["PATH"], "MAINSPRING_RUN_ID": "none", "MAINSPRING_FENCE": "1"}
     argv = ["sh", "-c", script, sys.executable, burn]
     order = ProgramSpec(argv=argv, environment=environment, folder=str(tmp_path))
-    program = Program(order, stdin=b"", keep=0, tell=lambda line, cut: None)
+    program = Program(order, stdin=b"", keep=0, on_line=lambda line, cut: None)
     ended = await program.ended
     program.stdout.close()
     program.stderr.close()

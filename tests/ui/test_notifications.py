@@ -6,8 +6,8 @@ from importlib import resources
 import pytest
 
 from mainspring.core.model.access.access import Role
-from mainspring.core.model.alerts.notices import QUEUE, On
-from mainspring.core.model.alerts.notification_rules import Trouble
+from mainspring.core.model.alerts.alert_messages import QUEUE, AlertStage
+from mainspring.core.model.alerts.notification_rules import ProblemEvent
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.features.alerts.alert_state import AlertState
 from mainspring.web.navigation import SECTIONS
@@ -26,8 +26,8 @@ async def local() -> Service:
     state = AlertState(RULES, "store")
     for number in range(3):
         state.add_failure(
-            Trouble(
-                stage=On.DEAD,
+            ProblemEvent(
+                stage=AlertStage.DEAD,
                 tenant="default",
                 subject=f"task:charge{number}",
                 fingerprint="f",

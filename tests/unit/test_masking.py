@@ -139,7 +139,7 @@ class NoReader:
     def wake(self, reporter: AttemptReporter[None]) -> None:
         return None
 
-    async def heard(self, reporter: AttemptReporter[None]) -> None:
+    async def flush(self, reporter: AttemptReporter[None]) -> None:
         return None
 
 

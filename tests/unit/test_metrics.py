@@ -36,7 +36,7 @@ class Attempt(NamedTuple):
 
 def read_samples(metrics: RunMetrics) -> dict[tuple[str, ...], float]:
     """Every sample by its name and its label values, in alphabetical order of the labels."""
-    text = Exporter([metrics.tell]).print(Exposition()).decode()
+    text = Exporter([metrics.export]).print(Exposition()).decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -181,9 +181,9 @@ def test_the_reference_is_current() -> None:
 
 
 def test_help_texts_contain_no_markdown() -> None:
-    book = Exposition()
-    book.put(declared.BEHIND, 1, "kafka")
-    text = Exporter().print(book).decode()
+    exposition = Exposition()
+    exposition.put(declared.BEHIND, 1, "kafka")
+    text = Exporter().print(exposition).decode()
     assert (
         "# HELP mainspring_events_lag_seconds Age of the oldest event that a sink has not received; 0 if it has all."
         in text

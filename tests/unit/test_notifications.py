@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.config.loading import load
+from mainspring.core.model.alerts.alert_messages import MAX_LISTED, Alert, AlertProblem, AlertStage
 from mainspring.core.model.alerts.channels import Channel, QuietHours
-from mainspring.core.model.alerts.notices import MOST_TOLD, AlertProblem, Notice, On
-from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, read_notifications
+from mainspring.core.model.alerts.notification_rules import NotificationRules, ProblemEvent, read_notifications
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant, parse_instant
 from mainspring.features.alerts.alert_state import DROPPED_AFTER, SLO, AlertState
@@ -32,9 +32,9 @@ def make_rules(
     return read_notifications(channels, table, owners or {})
 
 
-def trouble(stage: On = On.FAILED, at: Instant = NOON, **fields: Any) -> Trouble:
+def problem_event(stage: AlertStage = AlertStage.FAILED, at: Instant = NOON, **fields: Any) -> ProblemEvent:
     known = {"tenant": "default", "subject": "task:charge", "fingerprint": "f", "name": "charge", "task": "charge"}
-    return Trouble(stage=stage, at=at, **(known | fields))
+    return ProblemEvent(stage=stage, at=at, **(known | fields))
 
 
 class Recorder:
@@ -43,15 +43,15 @@ class Recorder:
     def __init__(self, rules: NotificationRules) -> None:
         self.state = AlertState(rules, "store")
         self.rows: dict[str, bytes] = {}
-        self.messages: list[tuple[str, Instant, Notice]] = []
+        self.messages: list[tuple[str, Instant, Alert]] = []
 
-    def deliver(self, now: Instant) -> list[tuple[str, Notice]]:
+    def deliver(self, now: Instant) -> list[tuple[str, Alert]]:
         """Advance to ``now`` and deliver what is due."""
         self.state.advance(now)
-        found = [(target, each.notice) for target, all_of in self.state.list_outgoing().items() for each in all_of]
+        found = [(target, each.alert) for target, all_of in self.state.list_outgoing().items() for each in all_of]
         for target in self.state.list_outgoing():
             self.state.mark_submitted(target)
-        self.messages += [(target, now, notice) for target, notice in found]
+        self.messages += [(target, now, alert) for target, alert in found]
         self.save()
         return found
 
@@ -67,20 +67,20 @@ class Recorder:
         self.state = AlertState(self.state.rules, "store", self.rows)
 
     def deliver_stages(self, now: Instant) -> list[tuple[str, list[str]]]:
-        return [(target, [entry.stage.value for entry in notice.entries]) for target, notice in self.deliver(now)]
+        return [(target, [entry.stage.value for entry in alert.entries]) for target, alert in self.deliver(now)]
 
 
 def test_failures_of_one_kind_are_sent_once_in_one_message() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed to=ops"))
     for second in range(10):
-        recorder.state.add_failure(trouble(at=NOON + second * SECOND))
-    recorder.state.add_failure(trouble(at=NOON + SECOND, fingerprint="other"))
+        recorder.state.add_failure(problem_event(at=NOON + second * SECOND))
+    recorder.state.add_failure(problem_event(at=NOON + SECOND, fingerprint="other"))
     assert recorder.deliver(NOON + 29 * SECOND) == []
-    [(target, notice)] = recorder.deliver(NOON + 30 * SECOND)
+    [(target, alert)] = recorder.deliver(NOON + 30 * SECOND)
     assert target == "ops"
-    assert [(entry.count, entry.stage) for entry in notice.entries] == [(10, On.FAILED), (1, On.FAILED)]
+    assert [(entry.count, entry.stage) for entry in alert.entries] == [(10, AlertStage.FAILED), (1, AlertStage.FAILED)]
     for hour in range(1, 9):
-        recorder.state.add_failure(trouble(at=NOON + hour * HOUR))
+        recorder.state.add_failure(problem_event(at=NOON + hour * HOUR))
         assert recorder.deliver(NOON + hour * HOUR + MINUTE) == []
 
 
@@ -88,12 +88,12 @@ def test_a_problem_is_sent_again_when_it_gets_worse_and_once_when_it_ends() -> N
     recorder = Recorder(
         make_rules({"ops": SLACK, "pager": PAGER}, "on=failed on=dead on=recovered to=ops", "on=dead to=pager")
     )
-    recorder.state.add_failure(trouble())
+    recorder.state.add_failure(problem_event())
     assert recorder.deliver_stages(NOON + MINUTE) == [("ops", ["failed"])]
-    recorder.state.add_failure(trouble(On.DEAD, NOON + 2 * MINUTE))
+    recorder.state.add_failure(problem_event(AlertStage.DEAD, NOON + 2 * MINUTE))
     assert recorder.deliver_stages(NOON + 2 * MINUTE) == [("pager", ["dead"])]
     assert recorder.deliver_stages(NOON + 3 * MINUTE) == [("ops", ["dead"])]
-    recorder.state.add_failure(trouble(On.DEAD, NOON + 4 * MINUTE))
+    recorder.state.add_failure(problem_event(AlertStage.DEAD, NOON + 4 * MINUTE))
     recorder.state.add_success("default", "task:other", NOON + 5 * MINUTE)
     assert recorder.deliver_stages(NOON + 5 * MINUTE) == []
     recorder.state.add_success("default", "task:charge", NOON + 6 * MINUTE)
@@ -105,7 +105,7 @@ def test_a_problem_is_sent_again_when_it_gets_worse_and_once_when_it_ends() -> N
 
 def test_a_channel_that_did_not_get_a_problem_does_not_get_its_recovery() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=dead on=recovered to=ops"))
-    recorder.state.add_failure(trouble(On.FAILED))
+    recorder.state.add_failure(problem_event(AlertStage.FAILED))
     recorder.state.add_success("default", "task:charge", NOON + SECOND)
     assert recorder.deliver_stages(NOON + MINUTE) == recorder.deliver_stages(NOON + HOUR) == []
     assert recorder.state.is_idle
@@ -113,9 +113,9 @@ def test_a_channel_that_did_not_get_a_problem_does_not_get_its_recovery() -> Non
 
 def test_a_channel_that_got_a_problem_gets_its_recovery_after_lesser_failures() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=dead on=recovered to=ops"))
-    recorder.state.add_failure(trouble(On.DEAD))
+    recorder.state.add_failure(problem_event(AlertStage.DEAD))
     assert recorder.deliver_stages(NOON + MINUTE) == [("ops", ["dead"])]
-    recorder.state.add_failure(trouble(On.FAILED, NOON + 2 * MINUTE))
+    recorder.state.add_failure(problem_event(AlertStage.FAILED, NOON + 2 * MINUTE))
     recorder.state.add_success("default", "task:charge", NOON + 3 * MINUTE)
     recorder.deliver(NOON + 4 * MINUTE)
     assert recorder.deliver_stages(NOON + 5 * MINUTE) == [("ops", ["recovered"])]
@@ -123,7 +123,7 @@ def test_a_channel_that_got_a_problem_gets_its_recovery_after_lesser_failures() 
 
 def test_a_rule_for_recoveries_only_sends_every_recovery() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=recovered to=ops"))
-    recorder.state.add_failure(trouble(On.FAILED))
+    recorder.state.add_failure(problem_event(AlertStage.FAILED))
     recorder.state.add_success("default", "task:charge", NOON + SECOND)
     recorder.deliver(NOON + MINUTE)
     assert recorder.deliver_stages(NOON + 2 * MINUTE) == [("ops", ["recovered"])]
@@ -132,10 +132,10 @@ def test_a_rule_for_recoveries_only_sends_every_recovery() -> None:
 def test_a_flapping_problem_recovers_only_after_a_minute_without_failures() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed on=recovered to=ops"))
     for second in range(0, 600, 10):
-        recorder.state.add_failure(trouble(at=NOON + second * SECOND))
+        recorder.state.add_failure(problem_event(at=NOON + second * SECOND))
         recorder.state.add_success("default", "task:charge", NOON + second * SECOND + 5 * SECOND)
         recorder.deliver(NOON + second * SECOND + 9 * SECOND)
-    assert [notice.entries[0].stage for _, _, notice in recorder.messages] == [On.FAILED]
+    assert [alert.entries[0].stage for _, _, alert in recorder.messages] == [AlertStage.FAILED]
     assert recorder.deliver_stages(NOON + 590 * SECOND + 30 * SECOND) == []
     assert recorder.deliver_stages(NOON + 590 * SECOND + MINUTE) == [("ops", ["recovered"])]
 
@@ -148,7 +148,7 @@ def test_a_problem_that_ended_before_it_was_sent_is_one_line_and_no_incident() -
             "on=dead to=pager",
         )
     )
-    recorder.state.add_failure(trouble(On.DEAD))
+    recorder.state.add_failure(problem_event(AlertStage.DEAD))
     recorder.state.add_success("default", "task:charge", NOON + SECOND)
     recorder.deliver(NOON + MINUTE)
     assert recorder.deliver_stages(NOON + 10 * MINUTE) == [("ops", ["recovered"])]
@@ -156,21 +156,21 @@ def test_a_problem_that_ended_before_it_was_sent_is_one_line_and_no_incident() -
 
 def test_an_incident_that_was_resolved_too_late_is_not_left_open() -> None:
     recorder = Recorder(make_rules({"pager": (*PAGER, "rate=1/h")}, "on=failed to=pager"))
-    recorder.state.add_failure(trouble())
+    recorder.state.add_failure(problem_event())
     assert recorder.deliver_stages(NOON) == [("pager", ["failed"])]
     recorder.state.add_success("default", "task:charge", NOON + MINUTE)
     assert recorder.deliver_stages(NOON + 2 * MINUTE) == []
-    recorder.state.add_failure(trouble(at=NOON + 3 * MINUTE))
+    recorder.state.add_failure(problem_event(at=NOON + 3 * MINUTE))
     recorder.state.add_success("default", "task:charge", NOON + 4 * MINUTE)
     recorder.deliver(NOON + 5 * MINUTE)
-    [(_, notice)] = recorder.deliver(NOON + HOUR)
-    [entry] = notice.entries
-    assert (entry.stage, entry.unheard) == (On.RECOVERED, False)
+    [(_, alert)] = recorder.deliver(NOON + HOUR)
+    [entry] = alert.entries
+    assert (entry.stage, entry.recovered_unsent) == (AlertStage.RECOVERED, False)
 
 
 def test_a_missed_objective_recovers_when_it_is_met_and_not_by_a_success() -> None:
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=slo-missed on=recovered to=ops"))
-    recorder.state.add_failure(trouble(On.SLO_MISSED, subject="j1", fingerprint=SLO))
+    recorder.state.add_failure(problem_event(AlertStage.SLO_MISSED, subject="j1", fingerprint=SLO))
     assert recorder.deliver_stages(NOON) == [("ops", ["slo-missed"])]
     recorder.state.add_success("default", "j1", NOON + MINUTE)
     assert recorder.deliver_stages(NOON + HOUR) == []
@@ -183,16 +183,16 @@ def test_quiet_hours_delay_all_but_urgent_problems_until_their_end() -> None:
     recorder = Recorder(make_rules({"ops": quiet}, "on=failed to=ops", "on=failed to=ops task=pay urgent"))
     night = parse_instant("2026-11-16T23:30:00+01:00")
     for number in range(3):
-        recorder.state.add_failure(trouble(at=night + number * HOUR, subject=f"task:{number}"))
+        recorder.state.add_failure(problem_event(at=night + number * HOUR, subject=f"task:{number}"))
     assert recorder.deliver(night + 3 * HOUR) == []
-    recorder.state.add_failure(trouble(at=night + 3 * HOUR, subject="task:pay", task="pay"))
+    recorder.state.add_failure(problem_event(at=night + 3 * HOUR, subject="task:pay", task="pay"))
     [(_, urgent)] = recorder.deliver(night + 3 * HOUR)
     assert [entry.task for entry in urgent.entries] == ["pay"]
     morning = parse_instant("2026-11-17T07:00:00+01:00")
     assert recorder.deliver(morning - SECOND) == []
-    [(_, notice)] = recorder.deliver(morning)
-    assert len(notice.entries) == 3
-    assert notice.held_since == night
+    [(_, alert)] = recorder.deliver(morning)
+    assert len(alert.entries) == 3
+    assert alert.held_since == night
 
 
 @pytest.mark.parametrize(
@@ -218,36 +218,36 @@ def test_quiet_hours_follow_local_time_across_a_clock_change() -> None:
 def test_a_channel_sends_no_more_than_its_rate_and_later_what_was_held_back() -> None:
     recorder = Recorder(make_rules({"ops": (*SLACK, "rate=2/h", "group=0s")}, "on=failed to=ops"))
     for minute in range(50):
-        recorder.state.add_failure(trouble(at=NOON + minute * MINUTE, subject=f"task:{minute}"))
+        recorder.state.add_failure(problem_event(at=NOON + minute * MINUTE, subject=f"task:{minute}"))
         recorder.deliver(NOON + minute * MINUTE)
-    assert [len(notice.entries) for _, _, notice in recorder.messages] == [1, 1]
-    [(_, notice)] = recorder.deliver(NOON + HOUR)
-    assert len(notice.entries) == MOST_TOLD
-    assert notice.more == 48 - MOST_TOLD
-    assert notice.held_since == NOON + 2 * MINUTE
+    assert [len(alert.entries) for _, _, alert in recorder.messages] == [1, 1]
+    [(_, alert)] = recorder.deliver(NOON + HOUR)
+    assert len(alert.entries) == MAX_LISTED
+    assert alert.more == 48 - MAX_LISTED
+    assert alert.held_since == NOON + 2 * MINUTE
 
 
 def test_pagerduty_gets_an_event_for_every_problem() -> None:
     recorder = Recorder(make_rules({"pager": (*PAGER, "rate=1000/h")}, "on=failed to=pager"))
     for number in range(50):
-        recorder.state.add_failure(trouble(subject=f"task:{number}"))
+        recorder.state.add_failure(problem_event(subject=f"task:{number}"))
     for second in range(5):
         recorder.deliver(NOON + second * SECOND)
-    sent = [entry.problem for _, _, notice in recorder.messages for entry in notice.entries]
+    sent = [entry.problem for _, _, alert in recorder.messages for entry in alert.entries]
     assert len(sent) == len(set(sent)) == 50
-    assert max(len(notice.entries) for _, _, notice in recorder.messages) <= MOST_TOLD
+    assert max(len(alert.entries) for _, _, alert in recorder.messages) <= MAX_LISTED
 
 
 def test_problems_beyond_the_maximum_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.features.alerts.problems.MAX_PROBLEMS", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
     for number in range(5):
-        recorder.state.add_failure(trouble(subject=f"task:{number}"))
-    [(_, notice)] = recorder.deliver(NOON)
-    assert (len(notice.entries), notice.more) == (3, 2)
-    recorder.state.add_failure(trouble(subject="task:5", at=NOON + MINUTE))
-    [(_, notice)] = recorder.deliver(NOON + MINUTE)
-    assert (notice.entries, notice.more) == ((), 1)
+        recorder.state.add_failure(problem_event(subject=f"task:{number}"))
+    [(_, alert)] = recorder.deliver(NOON)
+    assert (len(alert.entries), alert.more) == (3, 2)
+    recorder.state.add_failure(problem_event(subject="task:5", at=NOON + MINUTE))
+    [(_, alert)] = recorder.deliver(NOON + MINUTE)
+    assert (alert.entries, alert.more) == ((), 1)
     assert recorder.state.is_idle
 
 
@@ -255,14 +255,14 @@ def test_errors_of_a_task_beyond_the_maximum_of_kinds_share_one_entry(monkeypatc
     monkeypatch.setattr("mainspring.features.alerts.alert_state.MAX_KINDS", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed on=slo-missed on=recovered to=ops"))
     for number in range(10):
-        recorder.state.add_failure(trouble(fingerprint=f"f{number}", error=f"no {number}"))
+        recorder.state.add_failure(problem_event(fingerprint=f"f{number}", error=f"no {number}"))
     recorder.restart()
-    recorder.state.add_failure(trouble(fingerprint="f1", error="no 1"))
-    recorder.state.add_failure(trouble(On.SLO_MISSED, fingerprint=SLO))
-    [(_, notice)] = recorder.deliver(NOON)
-    others = [(entry.count, entry.error) for entry in notice.entries if entry.count > 2]
+    recorder.state.add_failure(problem_event(fingerprint="f1", error="no 1"))
+    recorder.state.add_failure(problem_event(AlertStage.SLO_MISSED, fingerprint=SLO))
+    [(_, alert)] = recorder.deliver(NOON)
+    others = [(entry.count, entry.error) for entry in alert.entries if entry.count > 2]
     assert others == [(7, "one of many kinds of errors: no 9")]
-    assert len(notice.entries) == 5
+    assert len(alert.entries) == 5
     recorder.state.add_success("default", "task:charge", NOON + SECOND)
     recorder.state.add_slo_recovery("default", "task:charge", NOON + SECOND)
     recorder.deliver(NOON + MINUTE)
@@ -274,11 +274,11 @@ def test_a_tenant_with_many_problems_does_not_crowd_out_others(monkeypatch: pyte
     monkeypatch.setattr("mainspring.features.alerts.problems.MAX_PROBLEMS_OF_TENANT", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops tenant=*"))
     for number in range(5):
-        recorder.state.add_failure(trouble(tenant="loud", subject=f"task:{number}"))
-    recorder.state.add_failure(trouble(tenant="calm"))
-    [(_, notice)] = recorder.deliver(NOON)
-    assert [entry.tenant for entry in notice.entries] == ["loud", "loud", "loud", "calm"]
-    assert notice.more == 2
+        recorder.state.add_failure(problem_event(tenant="loud", subject=f"task:{number}"))
+    recorder.state.add_failure(problem_event(tenant="calm"))
+    [(_, alert)] = recorder.deliver(NOON)
+    assert [entry.tenant for entry in alert.entries] == ["loud", "loud", "loud", "calm"]
+    assert alert.more == 2
 
 
 def test_the_incident_for_too_many_problems_ends_after_an_hour_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,12 +287,12 @@ def test_the_incident_for_too_many_problems_ends_after_an_hour_without_any(monke
         make_rules({"pager": PAGER, "ops": (*SLACK, "group=0s")}, "on=failed to=pager", "on=failed to=ops")
     )
     for number in range(3):
-        recorder.state.add_failure(trouble(subject=f"task:{number}"))
+        recorder.state.add_failure(problem_event(subject=f"task:{number}"))
     opened = dict(recorder.deliver(NOON))
     assert (opened["pager"].more, opened["ops"].more) == (2, 2)
     assert not recorder.state.is_idle
     recorder.restart()
-    recorder.state.add_failure(trouble(subject="task:1", at=NOON + 50 * MINUTE))
+    recorder.state.add_failure(problem_event(subject="task:1", at=NOON + 50 * MINUTE))
     again = dict(recorder.deliver(NOON + 50 * MINUTE))
     assert again["pager"].more_key == opened["pager"].more_key
     assert recorder.deliver(NOON + 100 * MINUTE) == []
@@ -308,7 +308,7 @@ def test_two_installations_use_different_incident_keys() -> None:
 
 def test_a_problem_without_news_is_eventually_forgotten() -> None:
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed on=recovered to=ops"))
-    recorder.state.add_failure(trouble())
+    recorder.state.add_failure(problem_event())
     recorder.deliver(NOON)
     assert recorder.deliver(NOON + DROPPED_AFTER) == []
     assert not recorder.state.problems
@@ -319,7 +319,7 @@ def test_an_idle_channel_is_forgotten_and_its_message_numbers_stay_unique() -> N
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
     numbers = []
     for hour in range(0, 6, 2):
-        recorder.state.add_failure(trouble(at=NOON + hour * HOUR, subject=f"task:{hour}"))
+        recorder.state.add_failure(problem_event(at=NOON + hour * HOUR, subject=f"task:{hour}"))
         recorder.state.advance(NOON + hour * HOUR)
         numbers += [each.number for each in recorder.state.list_outgoing()["ops"]]
         recorder.deliver(NOON + hour * HOUR)
@@ -339,7 +339,7 @@ def test_rules_select_by_task_queue_job_tag_and_tenant() -> None:
         "name": "nightly",
         "tags": ("vital", "x"),
     }
-    assert rules.wishes(trouble(On.DEAD, **right)).keys() == {"ops"}
+    assert rules.find_subscriptions(problem_event(AlertStage.DEAD, **right)).keys() == {"ops"}
     for field, wrong in (
         ("tenant", "default"),
         ("task", "mail"),
@@ -348,13 +348,13 @@ def test_rules_select_by_task_queue_job_tag_and_tenant() -> None:
         ("tags", ("x",)),
         ("tags", ()),
     ):
-        assert rules.wishes(trouble(On.DEAD, **(right | {field: wrong}))) == {}
-    assert rules.wishes(trouble(On.FAILED, **right)) == {}
+        assert rules.find_subscriptions(problem_event(AlertStage.DEAD, **(right | {field: wrong}))) == {}
+    assert rules.find_subscriptions(problem_event(AlertStage.FAILED, **right)) == {}
 
 
 def test_a_rule_for_failures_also_matches_dead_runs() -> None:
     rules = make_rules({"ops": SLACK}, "on=failed to=ops")
-    assert rules.wishes(trouble(On.DEAD))["ops"].stage is On.FAILED
+    assert rules.find_subscriptions(problem_event(AlertStage.DEAD))["ops"].stage is AlertStage.FAILED
 
 
 def test_owners_are_notified_on_their_channel_or_by_mail_to_allowed_domains() -> None:
@@ -364,7 +364,7 @@ def test_owners_are_notified_on_their_channel_or_by_mail_to_allowed_domains() ->
     }
     rules = make_rules(channels, "on=dead to=owner", owners={"team-billing": ("billing",), "*": ("mail",)})
     notified = {
-        owner: list(rules.wishes(trouble(On.DEAD, owner=owner)))
+        owner: list(rules.find_subscriptions(problem_event(AlertStage.DEAD, owner=owner)))
         for owner in (
             "team-billing",
             "ann@x.example",
@@ -453,8 +453,8 @@ def test_owners_need_existing_channels() -> None:
 
 def test_open_problems_and_waiting_messages_are_read_from_saved_rows() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed to=ops"))
-    recorder.state.add_failure(trouble(subject="task:a"))
-    recorder.state.add_failure(trouble(subject="task:b", at=NOON + SECOND))
+    recorder.state.add_failure(problem_event(subject="task:a"))
+    recorder.state.add_failure(problem_event(subject="task:b", at=NOON + SECOND))
     recorder.save()
     assert [problem.subject for problem in decode_open_problems(recorder.rows)] == ["task:b", "task:a"]
     assert count_pending(recorder.rows) == {"ops": 2}
@@ -462,7 +462,7 @@ def test_open_problems_and_waiting_messages_are_read_from_saved_rows() -> None:
 
 def test_a_channel_that_was_removed_from_the_settings_is_forgotten() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed on=recovered to=ops"))
-    recorder.state.add_failure(trouble())
+    recorder.state.add_failure(problem_event())
     recorder.save()
     recorder.state = AlertState(make_rules({"other": SLACK}, "on=failed on=recovered to=other"), "store", recorder.rows)
     recorder.state.add_success("default", "task:charge", NOON + SECOND)
@@ -475,8 +475,10 @@ def test_the_settings_on_the_page_are_valid(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text(block)
     rules = load(environment={}, file=tmp_path / "mainspring.toml").notifications.read()
     assert [channel.kind for channel in rules.channels.values()] == ["slack", "pagerduty", "email", "webhook"]
-    wishes = rules.wishes(trouble(On.DEAD, task="payout_drivers", owner="ann@example.org", tags=("money",)))
-    assert wishes.keys() == {"ops", "pager", "mail ann@example.org", "billing"}
+    subscriptions = rules.find_subscriptions(
+        problem_event(AlertStage.DEAD, task="payout_drivers", owner="ann@example.org", tags=("money",))
+    )
+    assert subscriptions.keys() == {"ops", "pager", "mail ann@example.org", "billing"}
 
 
 def test_rules_are_read_from_the_environment() -> None:
@@ -487,7 +489,7 @@ def test_rules_are_read_from_the_environment() -> None:
         }
     )
     rules = settings.notifications.read()
-    assert rules.wishes(trouble(On.DEAD)).keys() == {"ops", "pager"}
+    assert rules.find_subscriptions(problem_event(AlertStage.DEAD)).keys() == {"ops", "pager"}
     assert "PAGER_KEY" not in repr(settings)
 
 
@@ -519,7 +521,7 @@ def run_history(channel: dict[str, str], kind: tuple[str, ...], steps: list[tupl
         now += seconds * SECOND
         subject = f"task:{number}"
         if what in ("failed", "dead"):
-            recorder.state.add_failure(trouble(On(what), now, subject=subject, fingerprint=fingerprint))
+            recorder.state.add_failure(problem_event(AlertStage(what), now, subject=subject, fingerprint=fingerprint))
         elif what == "success":
             recorder.state.add_success("default", subject, now)
         elif what == "restart":
@@ -553,22 +555,22 @@ def test_every_problem_and_its_end_are_sent_across_restarts(
     assert recorder.state.is_idle
     assert all(not name.startswith("problem:") for name in recorder.rows)
     entries: dict[str, list[AlertProblem]] = {}
-    for _, _, notice in recorder.messages:
-        assert len({entry.problem for entry in notice.entries}) == len(notice.entries)
-        for entry in notice.entries:
+    for _, _, alert in recorder.messages:
+        assert len({entry.problem for entry in alert.entries}) == len(alert.entries)
+        for entry in alert.entries:
             entries.setdefault(entry.problem, []).append(entry)
     failing = {(number, fingerprint) for what, number, fingerprint, _ in steps if what in ("failed", "dead")}
     assert kind == PAGER or len(entries) == len(failing)
     for sent in entries.values():
-        assert sent[-1].stage is On.RECOVERED
+        assert sent[-1].stage is AlertStage.RECOVERED
         # Between two recoveries a problem only gets worse: no stage is sent twice.
         stages = [entry.stage for entry in sent]
         while stages:
-            end = stages.index(On.RECOVERED)
+            end = stages.index(AlertStage.RECOVERED)
             assert len(set(stages[:end])) == end
             stages = stages[end + 1 :]
         if kind == PAGER:
-            assert not any(entry.unheard for entry in sent)
+            assert not any(entry.recovered_unsent for entry in sent)
 
 
 @given(_CHANNELS, _STEPS)

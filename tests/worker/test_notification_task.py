@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from jsonschema_rs import validate
 
-from mainspring.core.model.alerts.notices import AlertProblem, Message, Notice, On
+from mainspring.core.model.alerts.alert_messages import Alert, AlertProblem, AlertStage, Message
 from mainspring.core.model.alerts.notification_rules import read_notifications
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.handler_errors import GiveUp
@@ -31,9 +31,15 @@ from tests.support.notification_schemas import PAGERDUTY, SLACK
 from tests.worker.test_http_calls import NOW, a_keyring
 
 ENTRY = AlertProblem(
-    problem="p1", stage=On.DEAD, tenant="default", name="nightly", task="charge", error="ValueError: ü <b>", at=NOW
+    problem="p1",
+    stage=AlertStage.DEAD,
+    tenant="default",
+    name="nightly",
+    task="charge",
+    error="ValueError: ü <b>",
+    at=NOW,
 )
-OVER = msgspec.structs.replace(ENTRY, stage=On.RECOVERED, first=False)
+OVER = msgspec.structs.replace(ENTRY, stage=AlertStage.RECOVERED, first=False)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +58,7 @@ def receiver() -> Iterator[Receiver]:
 def held(
     *entries: AlertProblem, channel: str = "ops", owner: str = "", to: str = "", tenant: str = "default"
 ) -> HeldRun:
-    message = Message(channel, Notice(entries=entries), owner, to)
+    message = Message(channel, Alert(entries=entries), owner, to)
     return msgspec.structs.replace(a_held_run(), payload=msgspec.json.encode(message), tenant=tenant)
 
 

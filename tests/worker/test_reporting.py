@@ -104,7 +104,7 @@ async def test_a_rejected_report_is_dropped_and_the_outcome_is_reported() -> Non
 async def test_a_handler_can_wait_until_its_reports_are_stored() -> None:
     async def talk(held: HeldRun) -> bytes | None:
         print("half a line", end="")  # noqa: T201
-        await get_reporter().heard()
+        await get_reporter().flush()
         return None
 
     async with running_worker(Tasks(talk=talk)) as bench:
@@ -166,7 +166,7 @@ class NoReader(ReportListener[None]):
     def wake(self, reporter: AttemptReporter[None]) -> None:
         self.woken = True
 
-    async def heard(self, reporter: AttemptReporter[None]) -> None: ...
+    async def flush(self, reporter: AttemptReporter[None]) -> None: ...
 
 
 def test_log_lines_are_joined_into_pieces_of_bounded_size() -> None:

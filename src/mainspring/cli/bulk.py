@@ -54,4 +54,4 @@ async def act_on_many(
             sample=found.sample,
         )
     words = f"{found.matched}{'+' if found.more else ''} would be" if dry_run else f"{found.changed} {target}"
-    out.tell(found, found.sample, lambda: out.print(f"{words} {action}led"))
+    out.render(found, found.sample, lambda: out.print(f"{words} {action}led"))

@@ -35,15 +35,15 @@ async def request_drain(api: Client, text: str) -> tuple[Raw, str]:
 
 async def wait_for_exit(api: Client, out: Output, worker: str) -> None:
     """Wait until the worker has left, and report its number of active runs whenever it changes."""
-    told: int | None = None
+    shown: int | None = None
     try:
         while True:
             left = next((one for one in await _list_alive(api) if one.worker_id == worker), None)
             if left is None:
                 return
-            if left.running != told:
-                told = left.running
-                out.say(f"worker {worker} runs {told} more" if told else f"worker {worker} runs nothing any more")
+            if left.running != shown:
+                shown = left.running
+                out.report(f"worker {worker} runs {shown} more" if shown else f"worker {worker} runs nothing any more")
             await api.clock.sleep(_LOOK_EVERY)
     except asyncio.CancelledError:
         # Ctrl-C ends only the waiting, not the drain.

@@ -26,7 +26,7 @@ async def act_on_each(out: Output, names: Sequence[str], act: Callable[[str], Aw
     if failed and len(names) == 1:
         raise failed[0]
     answers = [answer for answer, _, _ in done]
-    out.tell(
+    out.render(
         answers[0] if len(names) == 1 else {"items": answers},
         [identifier for _, identifier, _ in done],
         lambda: out.print("\n".join(words for _, _, words in done)),

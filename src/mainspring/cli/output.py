@@ -102,7 +102,7 @@ class Output:
     def for_people(self) -> bool:
         return not (self.as_json or self.quiet)
 
-    def tell(self, answer: object, ids: Iterable[str], show: Callable[[], object]) -> None:
+    def render(self, answer: object, ids: Iterable[str], show: Callable[[], object]) -> None:
         """Print the answer as JSON, or only its ids, or by ``show`` as text for people."""
         if self.as_json:
             echo_json(answer)
@@ -133,7 +133,7 @@ class Output:
         """
         cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
         if empty and not cells:
-            self.say(empty)
+            self.report(empty)
             return
         taken = sum(
             max(len(header), *(row[at].cell_len for row in cells), 0) + 2 for at, header in enumerate(headers[:-1])
@@ -148,7 +148,7 @@ class Output:
             shown.add_row(*row)
         self.print(shown)
 
-    def say(self, words: str) -> None:
+    def report(self, words: str) -> None:
         """Report to people what was done. Goes to stderr, because stdout is for the results."""
         if not self.for_people:
             return

@@ -227,7 +227,7 @@ def _drain(worker: str, store: str | None, config: Path | None) -> None:
             out = Output(as_json=False, quiet=False, utc=False, now=client.clock.now)
             _, number = await request_drain(client, worker)
             await wait_for_exit(client, out, number)
-            out.say(f"worker {worker} has left")
+            out.report(f"worker {worker} has left")
 
     asyncio.run(work())
 
@@ -318,7 +318,7 @@ async def wait_for_runtime(runtime: Runtime) -> None:
     The store's server may be starting or being replaced. ``StoreDamaged`` is raised at once.
     """
     until = runtime.clock.monotonic() + PATIENCE
-    told = False
+    warned = False
     while True:
         try:
             await runtime.open()
@@ -327,9 +327,9 @@ async def wait_for_runtime(runtime: Runtime) -> None:
         except StoreUnavailable as error:
             if runtime.clock.monotonic() >= until:
                 raise
-            if not told:
+            if not warned:
                 get_logger("mainspring").warning("the store is away: waiting for it", error=str(error))
-                told = True
+                warned = True
         else:
             return
         await runtime.clock.sleep(_TRIED_EVERY)

@@ -103,7 +103,7 @@ class Meter:
     def __init__(self, api: Client) -> None:
         self._api = api
         self._began = api.clock.monotonic()
-        self._told: deque[tuple[Micros, str, int]] = deque()
+        self._events: deque[tuple[Micros, str, int]] = deque()
 
     async def follow(self) -> None:
         clock = self._api.clock
@@ -112,16 +112,16 @@ class Meter:
                 async for kind, data in self._api.events("/v1/events", {"tenant": self._api.tenant}):
                     word = _ENDS.get(kind)
                     if word is not None:
-                        self._told.append((clock.monotonic(), word, decode_answer(data, EventLine).count))
+                        self._events.append((clock.monotonic(), word, decode_answer(data, EventLine).count))
             await clock.sleep(SECOND)
 
     def rates(self) -> Rates:
         now = self._api.clock.monotonic()
-        while self._told and self._told[0][0] < now - _WINDOW:
-            self._told.popleft()
+        while self._events and self._events[0][0] < now - _WINDOW:
+            self._events.popleft()
         over = max(min(now - self._began, _WINDOW) / SECOND, 0.1)
         sums = {"submitted": 0, "ended": 0, "failed": 0, "retried": 0}
-        for _, word, count in self._told:
+        for _, word, count in self._events:
             sums[word] += count
         return Rates(
             submitted=round(sums["submitted"] / over, 1),
@@ -311,7 +311,7 @@ def register(application: typer.Typer) -> None:
                 await api.clock.sleep(SECOND)
                 frame = await view.look()
                 names = [queue.name for queue in frame.queues]
-                out.tell(frame, names, lambda: out.print(draw(frame, out.console.width, None)))
+                out.render(frame, names, lambda: out.print(draw(frame, out.console.width, None)))
                 return
             while out.as_json or not sys.stdout.isatty():
                 await api.clock.sleep(round(interval * SECOND))

@@ -10,7 +10,7 @@ from mainspring.config.settings import Settings
 from mainspring.config.stores import POSTGRES, RuntimeStore, explain_missing, make_store, parse_path
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.runs.restored import RestoreRecord, Unfinished
-from mainspring.core.ports.upkeep.backup import Backups, Manifest, Tell
+from mainspring.core.ports.upkeep.backup import Backups, Manifest, ReportProgress
 from mainspring.core.ports.upkeep.promotion import Promoted
 from mainspring.core.runtime.backup_file import BackupFileReader, BackupFileWriter
 from mainspring.core.runtime.system_clock import SystemClock
@@ -34,11 +34,11 @@ def make_backups(settings: Settings) -> Backups:
     return SqliteBackups(parse_path(settings.store), SystemClock())
 
 
-async def take_backup(settings: Settings, file: Path, program: str, tell: Tell) -> tuple[Manifest, int]:
+async def take_backup(settings: Settings, file: Path, program: str, report: ReportProgress) -> tuple[Manifest, int]:
     """Write everything in the store into a backup file. Returns its manifest and its size."""
     backups = make_backups(settings)
     with BackupFileWriter(file) as writer:
-        manifest = await backups.take(writer, program, tell)
+        manifest = await backups.take(writer, program, report)
         return manifest, writer.finish(manifest)
 
 
@@ -56,7 +56,7 @@ async def verify_backup(file: Path) -> Manifest:
 
 
 async def restore_backup(
-    settings: Settings, file: Path, unfinished: Unfinished, tell: Tell, *, replace: bool
+    settings: Settings, file: Path, unfinished: Unfinished, report: ReportProgress, *, replace: bool
 ) -> tuple[Manifest, RestoreRecord]:
     """Restore a backup into the store."""
     reader = BackupFileReader(file)
@@ -66,7 +66,7 @@ async def restore_backup(
     if kind != manifest.kind:
         hint = "restore to a file and mainspring move it" if kind == "postgresql" else "postgresql://user@host/database"
         raise Invalid("--store", f"is not {manifest.kind}, of which the backup is", hint)
-    return manifest, await backups.restore(manifest, reader.open, unfinished, tell, replace=replace)
+    return manifest, await backups.restore(manifest, reader.open, unfinished, report, replace=replace)
 
 
 @asynccontextmanager

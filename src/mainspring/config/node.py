@@ -185,31 +185,31 @@ class Node:
         )
         if runtime.metrics is not None:
             runtime.metrics.schedules = schedules
-            monitor.add(runtime.metrics.tell)
+            monitor.add(runtime.metrics.export)
         if runtime.tracing is not None:
-            monitor.add(runtime.tracing.tell, harmless=True)
+            monitor.add(runtime.tracing.export, harmless=True)
         monitor.add(self._write_metrics)
         monitor.add(self._write_process_metrics, harmless=True)
         return monitor
 
-    def _write_metrics(self, book: Exposition) -> None:
+    def _write_metrics(self, exposition: Exposition) -> None:
         if self._worker is not None:
-            export_worker(self._worker, book)
+            export_worker(self._worker, exposition)
         if self._scheduler is not None:
-            self._scheduler.write_metrics(book)
+            self._scheduler.write_metrics(exposition)
         if self._ingest is not None:
-            write_ingest_metrics(self._ingest, book)
+            write_ingest_metrics(self._ingest, exposition)
 
-    def _write_process_metrics(self, book: Exposition) -> None:
-        book.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))
+    def _write_process_metrics(self, exposition: Exposition) -> None:
+        exposition.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))
         if self._guard is not None and (reading := self._guard.reading()) is not None:
-            book.put(declared.PROCESS_CLOCK, reading.offset / SECOND)
+            exposition.put(declared.PROCESS_CLOCK, reading.offset / SECOND)
         if pools := self.runtime.pools():
-            book.put(declared.POOL, sum(pool.used for pool in pools), "used")
-            book.put(declared.POOL, sum(pool.idle for pool in pools), "idle")
-            book.put(declared.POOL_LIMIT, sum(pool.most for pool in pools))
-            book.put(declared.POOL_WAITING, sum(pool.waiting for pool in pools))
-        export_brokers(self._brokers, book)
+            exposition.put(declared.POOL, sum(pool.used for pool in pools), "used")
+            exposition.put(declared.POOL, sum(pool.idle for pool in pools), "idle")
+            exposition.put(declared.POOL_LIMIT, sum(pool.most for pool in pools))
+            exposition.put(declared.POOL_WAITING, sum(pool.waiting for pool in pools))
+        export_brokers(self._brokers, exposition)
 
     def _make_worker_services(self) -> list[Service]:
         runtime = self.runtime

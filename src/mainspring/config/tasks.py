@@ -11,7 +11,7 @@ from mainspring.config.runtime import Runtime, system_time
 from mainspring.config.sections.tasks import TasksSection, VaultSection
 from mainspring.config.sections.values import read_file
 from mainspring.config.settings import Settings
-from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
+from mainspring.core.model.alerts.alert_messages import QUEUE as NOTIFICATIONS
 from mainspring.core.model.base.addresses import Tls
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.secrets import SecretRules

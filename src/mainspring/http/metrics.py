@@ -44,9 +44,9 @@ class Metrics:
         self._streams = streams
         return await self._monitor.render(tenant)
 
-    def _tell(self, book: Exposition) -> None:
-        book.counts(declared.REQUESTS, self._requests)
-        book.spreads(declared.REQUEST_SECONDS, self._latencies)
-        book.put(declared.STREAMS, self._streams)
+    def _tell(self, exposition: Exposition) -> None:
+        exposition.counts(declared.REQUESTS, self._requests)
+        exposition.spreads(declared.REQUEST_SECONDS, self._latencies)
+        exposition.put(declared.STREAMS, self._streams)
         behind = self._replica_staleness()
-        book.put(declared.REPLICA_LAG, -1 if behind is None else behind / SECOND)
+        exposition.put(declared.REPLICA_LAG, -1 if behind is None else behind / SECOND)

@@ -86,7 +86,7 @@ def invoke_in_transaction(
                 raise Invalid("result", problem)
             if (reporter := current.get()) is not None:
                 # Flush the reports first: the commit ends the run, and reports about an ended run are not accepted.
-                await reporter.heard()
+                await reporter.flush()
             await transaction.complete_run(result)
         return SETTLED
 

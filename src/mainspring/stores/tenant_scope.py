@@ -30,7 +30,7 @@ from mainspring.core.ports.storage.catalog import (
 from mainspring.core.ports.storage.reads import QueueBacklog
 
 
-class Seen:
+class TenantScope:
     """Adds the tenant to every query that takes one, and checks the owner of the run or job in all others."""
 
     def __init__(self, store: Reads, tenant: str) -> None:

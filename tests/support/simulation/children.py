@@ -11,7 +11,7 @@ from mainspring.core.model.runs.cause import UNKNOWN, Cause
 from mainspring.core.ports.clock import Clock
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.executors import children as production_pool
-from mainspring.core.worker.executors import crew as production_crew
+from mainspring.core.worker.executors import sync_executors as production_executors
 from mainspring.core.worker.executors.process import Owner
 from tests.support.simulation.acts import Stage
 from tests.support.simulation.loop import Process, current_process
@@ -22,11 +22,11 @@ _UNTIL_REAPED: Micros = 2 * MILLISECOND
 _NEVER_LOOKED = -1
 
 
-class SimulatedLifeline:
+class SimulatedLivenessFile:
     def __init__(self) -> None:
         self.number = 0
 
-    def pulse(self) -> None:
+    def record_renewal(self) -> None:
         self.number += 1
 
     def close(self) -> None: ...
@@ -39,7 +39,7 @@ class SimulatedChild:
         self,
         *,
         source: str,
-        lifeline: SimulatedLifeline,
+        liveness: SimulatedLivenessFile,
         silence: int,
         measures_memory: bool,
         adopts: bytes,
@@ -54,7 +54,7 @@ class SimulatedChild:
         assert worker.stage is not None
         self._owner = owner
         self._clock = clock
-        self._lifeline = lifeline
+        self._liveness = liveness
         self._silence = silence
         self._stage: Stage = worker.stage
         self._worker = copy_context()
@@ -145,8 +145,8 @@ class SimulatedChild:
         self._tell(self._is_ready)
         seen, still = _NEVER_LOOKED, 0
         while still < self._silence:
-            still = still + 1 if self._lifeline.number == seen else 0
-            seen = self._lifeline.number
+            still = still + 1 if self._liveness.number == seen else 0
+            seen = self._liveness.number
             await asyncio.sleep(1)
         self._process.kill()
 
@@ -204,6 +204,6 @@ def simulated_children() -> Iterator[None]:
     """Workers start simulated children instead of real ones."""
     with (
         patch.object(production_pool, "ChildProcess", SimulatedChild),
-        patch.object(production_crew, "Lifeline", SimulatedLifeline),
+        patch.object(production_executors, "LivenessFile", SimulatedLivenessFile),
     ):
         yield

@@ -43,7 +43,7 @@ class QueueRules:
         self._policies: dict[str, QueuePolicy] = {}
         self._pauses: dict[tuple[str | None, str | None], Instant] = {}
 
-    def hear(self, step: Step) -> None:
+    def observe(self, step: Step) -> None:
         self._serving |= step.serving
         if step.queue_policy is not None:
             queue, policy = step.queue_policy

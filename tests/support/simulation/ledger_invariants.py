@@ -181,7 +181,7 @@ def _decisions(history: History) -> Iterator[str]:
                 else:
                     active[moved.after.job_id][moved.after.id] = moved.after
         for moved_job in step.jobs:
-            pauses[moved_job.after.id].hear(step, moved_job)
+            pauses[moved_job.after.id].observe(step, moved_job)
         for job, entries in by_job.items():
             if job not in fired:
                 continue

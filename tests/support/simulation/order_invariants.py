@@ -125,7 +125,7 @@ def the_best_go_first(evidence: Evidence) -> Iterator[str]:
     queued: dict[str, dict[RunId, RunRow]] = defaultdict(dict)
     rules = QueueRules()
     for step in evidence.history.steps:
-        rules.hear(step)
+        rules.observe(step)
         started: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
         for change in step.runs:
             run = change.after

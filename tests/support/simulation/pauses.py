@@ -15,7 +15,7 @@ class Pauses:
     def __init__(self) -> None:
         self._spans: list[tuple[Instant, Instant]] = []
 
-    def hear(self, step: Step, change: JobChange) -> None:
+    def observe(self, step: Step, change: JobChange) -> None:
         before, after = change.before, change.after
         if before is None or before.state not in (JobState.SCHEDULED, JobState.PAUSED):
             self._spans = []

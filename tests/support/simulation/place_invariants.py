@@ -22,7 +22,7 @@ class Served:
     def __init__(self) -> None:
         self._by_word: dict[str, tuple[str, Instant]] = {}
 
-    def hear(self, step: Step) -> None:
+    def observe(self, step: Step) -> None:
         self._by_word |= {word: (place, step.at) for word, place in step.serving.items()}
 
     def by(self, preference: Preference) -> tuple[str, Instant]:
@@ -33,7 +33,7 @@ class Served:
 def every_run_is_where_it_belongs(evidence: Evidence) -> Iterator[str]:
     rules = QueueRules()
     for step in evidence.history.steps:
-        rules.hear(step)
+        rules.observe(step)
         for change in step.runs:
             run = change.after
             if change.before is None or run.fence == change.before.fence:
@@ -94,7 +94,7 @@ def the_ledger_names_replacements(evidence: Evidence) -> Iterator[str]:
     made = {tick.run_id: step.at for step in evidence.history.steps for tick in step.ticks if tick.run_id is not None}
     served = Served()
     for step in evidence.history.steps:
-        served.hear(step)
+        served.observe(step)
         for change in step.runs:
             run, preference = change.after, find_preference(change.after.policy.requires)
             entry = said.get(run.id)

@@ -16,7 +16,7 @@ def queue_concurrency_holds(evidence: Evidence) -> Iterator[str]:
     """A run starts only below the concurrency limit. Lowering the limit stops no running run."""
     rules, running = QueueRules(), Counter[str]()
     for step in evidence.history.steps:
-        rules.hear(step)
+        rules.observe(step)
         started = dict[str, None]()
         for change in step.runs:
             if change.before is not None and change.before.state is R:
@@ -39,7 +39,7 @@ def retries_keep_to_their_budget(evidence: Evidence) -> Iterator[str]:
             queue, policy = step.queue_policy
             if policy.retries != rules.of(queue).retries:
                 counts[queue].clear()
-        rules.hear(step)
+        rules.observe(step)
         for change in step.runs:
             run = change.after
             budget = rules.of(run.queue).retries
@@ -56,7 +56,7 @@ def retries_keep_to_their_budget(evidence: Evidence) -> Iterator[str]:
 def nothing_starts_that_is_paused(evidence: Evidence) -> Iterator[str]:
     rules = QueueRules()
     for step in evidence.history.steps:
-        rules.hear(step)
+        rules.observe(step)
         for change in step.runs:
             before, here = change.before, evidence.place(step)
             if _starts(change) and before is not None and not rules.may_start(before, step.at, here):
@@ -80,7 +80,7 @@ def tenants_take_turns(evidence: Evidence) -> Iterator[str]:
     rules, lines = QueueRules(), defaultdict[str, defaultdict[str, _Line]](lambda: defaultdict(_Line))
     queued: dict[str, dict[RunId, RunRow]] = defaultdict(dict)
     for step in evidence.history.steps:
-        rules.hear(step)
+        rules.observe(step)
         started: dict[str, list[RunRow]] = defaultdict(list)
         for change in step.runs:
             if _starts(change) and rules.of(change.after.queue).fair:

@@ -37,11 +37,11 @@ async def wait_for(api: Client, out: Output, run: str) -> None:
         if result not in ("", "null"):
             out.print(result)
         spent = format_elapsed(found.began, found.end_time)
-        out.say(
+        out.report(
             f"run {run} {'was ' if found.status in ('cancelled', 'skipped') else ''}{found.status}"
             f"{f' after {spent}' if spent else ''}{f': {found.why}' if found.why else ''}"
         )
 
-    out.tell(answer, [run], show)
+    out.render(answer, [run], show)
     if found.status != "succeeded":
         raise typer.Exit(exits.FAILED)

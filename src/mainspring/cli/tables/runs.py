@@ -88,7 +88,7 @@ def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
         empty="no matching runs",
     )
     if more:
-        out.say(f"there are more than these {len(runs)}: --limit")
+        out.report(f"there are more than these {len(runs)}: --limit")
 
 
 def _format_usage(out: Output, run: RunDetails) -> str:

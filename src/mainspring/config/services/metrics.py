@@ -14,44 +14,46 @@ from mainspring.features.ingest.service import Ingest
 from mainspring.features.logs.service import LogKeeper
 
 
-def write_scheduler_metrics(keepers: Sequence[ShardKeeper], schedulers: Sequence[Scheduler], book: Exposition) -> None:
+def write_scheduler_metrics(
+    keepers: Sequence[ShardKeeper], schedulers: Sequence[Scheduler], exposition: Exposition
+) -> None:
     """Write the metrics of shards. There is one keeper and one scheduler per server of the store."""
-    book.put(declared.SHARDS_HERE, sum(len(keeper.owned()) for keeper in keepers))
-    book.put(declared.SCHEDULER_MARGIN, min((keeper.margin for keeper in keepers), default=0) / SECOND)
-    book.put(declared.WHEEL, sum(scheduler.foreseen for scheduler in schedulers))
+    exposition.put(declared.SHARDS_HERE, sum(len(keeper.owned()) for keeper in keepers))
+    exposition.put(declared.SCHEDULER_MARGIN, min((keeper.margin for keeper in keepers), default=0) / SECOND)
+    exposition.put(declared.WHEEL, sum(scheduler.foreseen for scheduler in schedulers))
 
 
-def write_archive_metrics(archivers: Sequence[Archiver], book: Exposition) -> None:
+def write_archive_metrics(archivers: Sequence[Archiver], exposition: Exposition) -> None:
     """Write the metrics of the archive. There is one archiver per server of the store, or none without an archive."""
     if archivers:
-        book.put(declared.ARCHIVE_WAITING, sum(archiver.waiting for archiver in archivers))
-        book.put(declared.ARCHIVE_FAILING, any(archiver.trouble for archiver in archivers))
+        exposition.put(declared.ARCHIVE_WAITING, sum(archiver.waiting for archiver in archivers))
+        exposition.put(declared.ARCHIVE_FAILING, any(archiver.trouble for archiver in archivers))
 
 
-def write_run_logs_metrics(keepers: Sequence[LogKeeper], book: Exposition) -> None:
+def write_run_logs_metrics(keepers: Sequence[LogKeeper], exposition: Exposition) -> None:
     """Write the metrics of the log storage.
 
     There is one keeper per server of the store, or none if logs stay in the store.
     """
     if keepers:
-        book.put(declared.RUN_LOGS_TAKEN, sum(keeper.moved for keeper in keepers))
-        book.put(declared.RUN_LOGS_FAILED, sum(keeper.failed for keeper in keepers))
-        book.put(declared.RUN_LOGS_WAITING, max(keeper.waiting for keeper in keepers) / SECOND)
+        exposition.put(declared.RUN_LOGS_TAKEN, sum(keeper.moved for keeper in keepers))
+        exposition.put(declared.RUN_LOGS_FAILED, sum(keeper.failed for keeper in keepers))
+        exposition.put(declared.RUN_LOGS_WAITING, max(keeper.waiting for keeper in keepers) / SECOND)
 
 
-def write_sinks_metrics(publishers: Sequence[Publisher], book: Exposition) -> None:
+def write_sinks_metrics(publishers: Sequence[Publisher], exposition: Exposition) -> None:
     """Write the metrics of event sinks. A sink has one publisher per server of the store."""
     sent, failed, dropped = LabelCounts(), LabelCounts(), LabelCounts()
     for publisher in publishers:
         sent[(publisher.sink,)] += publisher.sent
         failed[(publisher.sink,)] += publisher.failed
         dropped[(publisher.sink,)] += publisher.dropped
-    book.counts(declared.EVENTS_SENT, sent)
-    book.counts(declared.EVENTS_FAILED, failed)
-    book.counts(declared.EVENTS_DROPPED, dropped)
+    exposition.counts(declared.EVENTS_SENT, sent)
+    exposition.counts(declared.EVENTS_FAILED, failed)
+    exposition.counts(declared.EVENTS_DROPPED, dropped)
 
 
-def write_ingest_metrics(ingest: Ingest, book: Exposition) -> None:
-    book.put(declared.INGEST_MADE, ingest.created)
-    book.put(declared.INGEST_REFUSED, ingest.refused)
-    book.put(declared.INGEST_WAITING, ingest.waiting)
+def write_ingest_metrics(ingest: Ingest, exposition: Exposition) -> None:
+    exposition.put(declared.INGEST_MADE, ingest.created)
+    exposition.put(declared.INGEST_REFUSED, ingest.refused)
+    exposition.put(declared.INGEST_WAITING, ingest.waiting)

@@ -209,11 +209,11 @@ class SchedulerServices:
             found["runLogs"] = {"status": "waiting" if any(one.trouble for one in self._log_keepers) else "ok"}
         return found
 
-    def write_metrics(self, book: Exposition) -> None:
-        write_scheduler_metrics(self._keepers, self._schedulers, book)
-        write_sinks_metrics(self._publishers, book)
-        write_archive_metrics(self._archivers, book)
-        write_run_logs_metrics(self._log_keepers, book)
+    def write_metrics(self, exposition: Exposition) -> None:
+        write_scheduler_metrics(self._keepers, self._schedulers, exposition)
+        write_sinks_metrics(self._publishers, exposition)
+        write_archive_metrics(self._archivers, exposition)
+        write_run_logs_metrics(self._log_keepers, exposition)
 
 
 def _always() -> bool:

@@ -15,7 +15,7 @@ from mainspring.core.scheduler.store_time import StoreTime
 #: How often the store is asked. A clock that is set is noticed at once by comparison with the monotonic clock.
 _ASK_EVERY: Micros = 5 * SECOND
 #: A smaller change is not worth a write.
-_WORTH_TELLING: Micros = 50 * MILLISECOND
+_WORTH_RECORDING: Micros = 50 * MILLISECOND
 
 
 class ClockGuard(TickingService):
@@ -37,7 +37,7 @@ class ClockGuard(TickingService):
         self._schedules = schedules
         self._time = StoreTime(clock)
         self._state = ClockState.RIGHT
-        self._told: tuple[tuple[SessionId, ...], ClockReading] | None = None
+        self._recorded: tuple[tuple[SessionId, ...], ClockReading] | None = None
 
     async def start(self) -> None:
         """Check once before anything else starts. A store that does not answer is handled by other services."""
@@ -48,7 +48,7 @@ class ClockGuard(TickingService):
         sent = self.clock.monotonic()
         self._time.learn(sent, await self._store.now())
         self.fit()
-        await self._tell()
+        await self._record()
         return _ASK_EVERY
 
     def reading(self) -> ClockReading | None:
@@ -86,13 +86,16 @@ class ClockGuard(TickingService):
                 else:
                     self.log.error("clock is far from the store's: check time synchronization", **metrics)
 
-    async def _tell(self) -> None:
+    async def _record(self) -> None:
         reading, sessions = self.reading(), tuple(sorted(self._sessions()))
         if reading is None or not sessions:
             return
-        if self._told is not None and self._told[0] == sessions:
-            before = self._told[1]
-            if abs(before.offset - reading.offset) < _WORTH_TELLING and reading.error < before.error + _WORTH_TELLING:
+        if self._recorded is not None and self._recorded[0] == sessions:
+            before = self._recorded[1]
+            if (
+                abs(before.offset - reading.offset) < _WORTH_RECORDING
+                and reading.error < before.error + _WORTH_RECORDING
+            ):
                 return
-        await self._store.tell_clock(sessions, reading, find_zone_database().version)
-        self._told = (sessions, reading)
+        await self._store.record_clock(sessions, reading, find_zone_database().version)
+        self._recorded = (sessions, reading)

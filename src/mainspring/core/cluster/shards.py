@@ -64,7 +64,7 @@ class ShardKeeper(TickingService):
         self._trusted_until: Micros = 0
         #: How long until the first other member expires unless it renews; for a live one, well after our next renewal.
         self._first_end: Micros | None = None
-        self._told: dict[int, int] = {}
+        self._published: dict[int, int] = {}
         self._unreachable = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -103,12 +103,12 @@ class ShardKeeper(TickingService):
             if not self._unreachable:
                 self.log.warning("cannot renew the lease", member=self._member, error=str(error))
             self._unreachable = True
-            self._tell()
+            self._publish_owned()
             return self._pause
         if self._unreachable:
             self.log.info("lease renewed again", member=self._member)
         self._unreachable = False
-        self._tell()
+        self._publish_owned()
         return self._pause if self._first_end is None else min(self._pause, max(self._first_end, _SHORTEST_PAUSE))
 
     async def stop(self) -> None:
@@ -172,14 +172,14 @@ class ShardKeeper(TickingService):
         self._share = frozenset()
         self._owned = {}
         self._trusted_until = 0
-        self._tell()
+        self._publish_owned()
 
-    def _tell(self) -> None:
+    def _publish_owned(self) -> None:
         owned = self.owned()
-        if owned == self._told:
+        if owned == self._published:
             return
-        gained, lost = owned.keys() - self._told.keys(), self._told.keys() - owned.keys()
-        self._told = dict(owned)
+        gained, lost = owned.keys() - self._published.keys(), self._published.keys() - owned.keys()
+        self._published = dict(owned)
         self.log.debug("shards", member=self._member, owned=len(owned), gained=len(gained), lost=len(lost))
         for listener in self._listeners:
             listener()

@@ -75,7 +75,7 @@ class Dispatcher(TickingService):
         self._sweep_at: Micros = 0
         #: When each of the best runs was first seen, and when its hint was last published again.
         self._seen: dict[RunId, Micros] = {}
-        self._told: dict[RunId, Micros] = {}
+        self._repeated: dict[RunId, Micros] = {}
         #: Queues whose broker has lost more hints than one sweep covers.
         self._refilling: set[str] = set()
 
@@ -114,13 +114,13 @@ class Dispatcher(TickingService):
         for part in split_batches(batches, _HINTS):
             # Renew the reader: a backlog may take longer than a silent reader is kept.
             await self._attach()
-            await self._tell(part)
+            await self._send_hints(part)
             await self._store.acknowledge(READER, part[-1].position)
             if self.stopping or _SHARD not in self._owned():
                 break
         return len(batches)
 
-    async def _tell(self, batches: Sequence[EventBatch]) -> None:
+    async def _send_hints(self, batches: Sequence[EventBatch]) -> None:
         runs = list(dict.fromkeys(run for batch in batches if batch.kind in _CLAIMABLE for run in batch.runs))
         for start in range(0, len(runs), _HINTS):
             self.published += await self._publish(await self._store.find_hints(runs[start : start + _HINTS]))
@@ -130,12 +130,12 @@ class Dispatcher(TickingService):
 
     async def _publish(self, hints: Sequence[Hint]) -> int:
         """Publish hints to their brokers; returns how many were accepted."""
-        told = 0
+        accepted = 0
         for guarded in self._brokers.all:
             mine = [hint for hint in hints if self._brokers.of(hint.queue) is guarded and _is_for(hint, guarded)]
             if mine and await guarded.publish(mine):
-                told += len(mine)
-        return told
+                accepted += len(mine)
+        return accepted
 
     async def _sweep(self) -> None:
         best: defaultdict[str, list[Hint]] = defaultdict(list)
@@ -145,7 +145,7 @@ class Dispatcher(TickingService):
         now = self.clock.monotonic()
         known = {hint.run for hints in best.values() for hint in hints}
         self._seen = {run: self._seen.get(run, now) for run in known}
-        self._told = {run: at for run, at in self._told.items() if run in known}
+        self._repeated = {run: at for run, at in self._repeated.items() if run in known}
         for queue, hints in best.items():
             await self._refill(queue, hints, now)
         self._refilling &= best.keys()
@@ -156,8 +156,12 @@ class Dispatcher(TickingService):
         if len(hints) < _SWEPT:
             self._refilling.discard(queue)
         since = now if queue in self._refilling else now - _OVERLOOKED
-        untold = now - _OVERLOOKED
-        lost = [hint for hint in hints if self._seen[hint.run] <= since and self._told.get(hint.run, untold) <= untold]
+        repeated_before = now - _OVERLOOKED
+        lost = [
+            hint
+            for hint in hints
+            if self._seen[hint.run] <= since and self._repeated.get(hint.run, repeated_before) <= repeated_before
+        ]
         if guarded is None or not lost:
             return
         depth = await guarded.depth(queue)
@@ -167,7 +171,7 @@ class Dispatcher(TickingService):
         if await guarded.publish(lost, again=True):
             self.republished += len(lost)
             self.log.info("hints republished", queue=queue, runs=len(lost), broker=guarded.engine.kind)
-            self._told |= dict.fromkeys((hint.run for hint in lost), now)
+            self._repeated |= dict.fromkeys((hint.run for hint in lost), now)
             if len(hints) >= _SWEPT:
                 self._refilling.add(queue)
 

@@ -86,26 +86,26 @@ class Fleet:
         self._alive = Cached(self._read_alive, clock, every)
         self._work: dict[str | None, BackgroundCache[_Work]] = {}
 
-    async def tell(self, book: Exposition, tenant: str | None) -> None:
+    async def export(self, exposition: Exposition, tenant: str | None) -> None:
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 alive = await self._alive.get()
         except (StoreUnavailable, TimeoutError):
-            book.put(declared.STORE_UP, 0)
+            exposition.put(declared.STORE_UP, 0)
             return
-        book.put(declared.STORE_UP, 1)
-        book.put(declared.WORKERS, len(alive.serving(tenant)))
-        book.put(declared.SCHEDULERS, len(alive.schedulers))
-        book.put(declared.SHARDS, self._shards)
-        book.put(declared.OWNED, sum(scheduler.shards for scheduler in alive.schedulers))
+        exposition.put(declared.STORE_UP, 1)
+        exposition.put(declared.WORKERS, len(alive.serving(tenant)))
+        exposition.put(declared.SCHEDULERS, len(alive.schedulers))
+        exposition.put(declared.SHARDS, self._shards)
+        exposition.put(declared.OWNED, sum(scheduler.shards for scheduler in alive.schedulers))
         for kind, offset in _furthest_off({"worker": alive.workers, "scheduler": alive.schedulers}).items():
-            book.put(declared.CLOCKS, offset / SECOND, kind)
+            exposition.put(declared.CLOCKS, offset / SECOND, kind)
         left = _PATIENCE_SECONDS - (self._clock.monotonic() - began) / SECOND
         work = await (await self._get_work(tenant)).get(max(left, 0))
-        book.put(declared.COUNTED, work is not None)
+        exposition.put(declared.COUNTED, work is not None)
         if work is not None:
-            _tell_of_work(book, work, self._most_names)
+            _tell_of_work(exposition, work, self._most_names)
 
     async def close(self) -> None:
         for work in self._work.values():
@@ -139,21 +139,21 @@ class Fleet:
         )
 
 
-def _tell_of_work(book: Exposition, work: _Work, most_names: int) -> None:
+def _tell_of_work(exposition: Exposition, work: _Work, most_names: int) -> None:
     for sink, age in work.behind.items():
-        book.put(declared.BEHIND, age / SECOND, sink)
+        exposition.put(declared.BEHIND, age / SECOND, sink)
     apart = _told_apart(work.loads, most_names)
     hints: dict[str, int] = defaultdict(int)
     for queue, waiting in work.hints.items():
         hints[queue if queue in apart else OTHER] += waiting
     for label, waiting in hints.items():
-        book.put(declared.HINTS, waiting, label)
+        exposition.put(declared.HINTS, waiting, label)
     loads: dict[str, list[QueueLoad]] = defaultdict(list)
     for load in work.loads:
         loads[load.queue if load.queue in apart else OTHER].append(load)
     paused = {load.queue for load in work.loads if any(pause.queue in (None, load.queue) for pause in work.pauses)}
     for label, same in loads.items():
-        _tell_of_queues(book, label, same, paused)
+        _tell_of_queues(exposition, label, same, paused)
 
 
 def _told_apart(loads: Iterable[QueueLoad], most: int) -> set[str]:
@@ -162,19 +162,19 @@ def _told_apart(loads: Iterable[QueueLoad], most: int) -> set[str]:
     return {load.queue for load in first[:most]}
 
 
-def _tell_of_queues(book: Exposition, label: str, loads: Sequence[QueueLoad], paused: Collection[str]) -> None:
+def _tell_of_queues(exposition: Exposition, label: str, loads: Sequence[QueueLoad], paused: Collection[str]) -> None:
     """Report one queue, or all queues that are combined under one label."""
     # A queue without workers must not hide behind the workers of another.
     waiting = [load for load in loads if load.queued and load.queue not in paused]
-    book.put(declared.QUEUED, sum(load.queued for load in loads), label)
-    book.put(declared.RUNNING, sum(load.running for load in loads), label)
-    book.put(declared.LAG, max(load.waited for load in loads) / SECOND, label)
-    book.put(declared.PAUSED, all(load.queue in paused for load in loads), label)
-    book.put(declared.ARRIVALS, sum(load.arrival_rate for load in loads), label)
-    book.put(declared.SERVICES, sum(load.service_rate for load in loads), label)
-    book.put(declared.WANTED, sum(workers_for(load, _SLOTS) for load in loads), label)
-    book.put(declared.WANTED_SLOTS, sum(slots_for(load) for load in loads), label)
-    book.put(declared.QUEUE_WORKERS, min(load.workers for load in waiting or loads), label)
+    exposition.put(declared.QUEUED, sum(load.queued for load in loads), label)
+    exposition.put(declared.RUNNING, sum(load.running for load in loads), label)
+    exposition.put(declared.LAG, max(load.waited for load in loads) / SECOND, label)
+    exposition.put(declared.PAUSED, all(load.queue in paused for load in loads), label)
+    exposition.put(declared.ARRIVALS, sum(load.arrival_rate for load in loads), label)
+    exposition.put(declared.SERVICES, sum(load.service_rate for load in loads), label)
+    exposition.put(declared.WANTED, sum(workers_for(load, _SLOTS) for load in loads), label)
+    exposition.put(declared.WANTED_SLOTS, sum(slots_for(load) for load in loads), label)
+    exposition.put(declared.QUEUE_WORKERS, min(load.workers for load in waiting or loads), label)
 
 
 def _behind(readers: Iterable[ReaderView], now: Instant) -> dict[str, Micros]:

@@ -18,11 +18,11 @@ class Monitor:
         #: For callers bound to a tenant: nothing that names tasks or queues of others.
         self._harmless = Exporter()
 
-    def add(self, tell: Callable[[Exposition], None], *, harmless: bool = False) -> None:
+    def add(self, export: Callable[[Exposition], None], *, harmless: bool = False) -> None:
         """Add a source of metrics of this process. ``harmless``: every authorized caller may see them."""
-        self._everything.add(tell)
+        self._everything.add(export)
         if harmless:
-            self._harmless.add(tell)
+            self._harmless.add(export)
 
     async def close(self) -> None:
         """Stop all reads."""
@@ -31,10 +31,10 @@ class Monitor:
 
     async def render(self, tenant: str | None = None) -> bytes:
         """Render the metrics for a caller that is bound to this tenant, or to none."""
-        book = Exposition()
+        exposition = Exposition()
         # Concurrently: a store that does not answer delays the caller only once.
-        asked = [] if self._fleet is None else [self._fleet.tell(book, tenant)]
+        asked = [] if self._fleet is None else [self._fleet.export(exposition, tenant)]
         if self._vitals is not None and tenant is None:
-            asked.append(self._vitals.tell(book))
+            asked.append(self._vitals.export(exposition))
         await asyncio.gather(*asked)
-        return (self._everything if tenant is None else self._harmless).print(book)
+        return (self._everything if tenant is None else self._harmless).print(exposition)

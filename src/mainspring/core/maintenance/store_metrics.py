@@ -27,7 +27,7 @@ class StoreVitals:
         self._read = Cached(health.vitals, clock, every)
         self._failing = False
 
-    async def tell(self, book: Exposition) -> None:
+    async def export(self, exposition: Exposition) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 servers = await self._read.get()
@@ -37,24 +37,24 @@ class StoreVitals:
             self._failing = True
             return
         self._failing = False
-        book.put(declared.DEAD_LETTERS, sum(one.dead_letters for one in servers))
-        book.put(declared.SCHEDULED, sum(one.scheduled for one in servers))
-        book.put(declared.BLOCKED, sum(one.blocked for one in servers))
-        book.put(declared.MISSED, sum(one.missed_objectives for one in servers))
+        exposition.put(declared.DEAD_LETTERS, sum(one.dead_letters for one in servers))
+        exposition.put(declared.SCHEDULED, sum(one.scheduled for one in servers))
+        exposition.put(declared.BLOCKED, sum(one.blocked for one in servers))
+        exposition.put(declared.MISSED, sum(one.missed_objectives for one in servers))
         lost = [one.lost_workers for one in servers if one.lost_workers is not None]
         if lost:
             # A lost worker is lost on every server, so the counts are not added.
-            book.put(declared.LOST_WORKERS, max(lost))
-        book.put(declared.STAGING_LAG, max(one.staging_lag for one in servers) / SECOND)
-        book.put(declared.FIRING_LAG, max(one.firing_lag for one in servers) / SECOND)
+            exposition.put(declared.LOST_WORKERS, max(lost))
+        exposition.put(declared.STAGING_LAG, max(one.staging_lag for one in servers) / SECOND)
+        exposition.put(declared.FIRING_LAG, max(one.firing_lag for one in servers) / SECOND)
         for number, one in enumerate(servers):
-            _tell_of_server(book, one, str(number))
+            _tell_of_server(exposition, one, str(number))
 
 
-def _tell_of_server(book: Exposition, vitals: Vitals, server: str) -> None:
+def _tell_of_server(exposition: Exposition, vitals: Vitals, server: str) -> None:
     def known(metric: Metric, value: float | None) -> None:
         if value is not None:
-            book.put(metric, value, server)
+            exposition.put(metric, value, server)
 
     known(declared.STORE_SIZE, vitals.size)
     known(declared.DISK_FREE, vitals.disk_free)
@@ -66,10 +66,10 @@ def _tell_of_server(book: Exposition, vitals: Vitals, server: str) -> None:
     known(declared.STANDBY_LAG, _seconds(vitals.replication_lag))
     known(declared.STANDBY_BYTES, vitals.replication_bytes)
     for table in vitals.tables:
-        book.put(declared.DEAD_ROWS, table.dead, server, table.name)
-        book.put(declared.LIVE_ROWS, table.live, server, table.name)
+        exposition.put(declared.DEAD_ROWS, table.dead, server, table.name)
+        exposition.put(declared.LIVE_ROWS, table.live, server, table.name)
         if table.vacuumed_ago is not None:
-            book.put(declared.VACUUM_AGE, table.vacuumed_ago / SECOND, server, table.name)
+            exposition.put(declared.VACUUM_AGE, table.vacuumed_ago / SECOND, server, table.name)
 
 
 def _seconds(time: Micros | None) -> float | None:

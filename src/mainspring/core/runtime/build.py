@@ -31,11 +31,11 @@ def read_checkout(root: Path) -> Build:
     """Read the version from git. Empty for a folder that is not a checkout, or without git."""
     if not (root / ".git").exists():
         return Build()
-    told = _git(root, "log", "-1", "--format=%H %cI").split()
-    if len(told) != 2:
+    found = _git(root, "log", "-1", "--format=%H %cI").split()
+    if len(found) != 2:
         return Build()
     changed = "+" if _git(root, "status", "--porcelain", "--untracked-files=no") else ""
-    return Build(commit=told[0] + changed, date=told[1])
+    return Build(commit=found[0] + changed, date=found[1])
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -127,8 +127,8 @@ def _add_surroundings(logger: "WrappedLogger", method: str, event: "EventDict") 
     for name, synonym in _SYNONYMS.items():
         if name in event:
             event.setdefault(synonym, event.pop(name))
-    for tell in surroundings:
-        for name, value in tell().items():
+    for context in surroundings:
+        for name, value in context().items():
             event.setdefault(name, value)
     found = current_ids()
     if found is not None and found[2]:

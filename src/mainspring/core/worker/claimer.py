@@ -114,7 +114,7 @@ class Claimer(TickingService):
                 self._metrics.claimed(runs)
             self._slots.answered(demands, runs)
             if self._feeds:
-                self._tell_feeds(demands, runs)
+                self._answer_feeds(demands, runs)
         except (StoreUnavailable, TimeoutError) as error:
             if self._metrics is not None:
                 self._metrics.failed("claim")
@@ -143,7 +143,7 @@ class Claimer(TickingService):
         self._slots.expect_more(waiting, more=False)
         return found
 
-    def _tell_feeds(self, demands: list[Demand], runs: list[HeldRun]) -> None:
+    def _answer_feeds(self, demands: list[Demand], runs: list[HeldRun]) -> None:
         started = {run.id for run in runs}
         for feed in self._feeds.values():
             feed.answered(started)

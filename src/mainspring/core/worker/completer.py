@@ -217,9 +217,9 @@ class Completer:
                 topics.add(queue_topic(attempt.held.queue))
         if topics:
             self._wakeups.notify(topics)
-        self._tell(batch, answers)
+        self._record_accepted(batch, answers)
 
-    def _tell(self, batch: list[tuple[Attempt, Completion]], answers: list[CompletionAnswer]) -> None:
+    def _record_accepted(self, batch: list[tuple[Attempt, Completion]], answers: list[CompletionAnswer]) -> None:
         """Report outcomes that the store has accepted to metrics and tracing."""
         taken = batch
         if CompletionAnswer.STALE in answers:

@@ -6,11 +6,11 @@ from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.worker.worker import Worker
 
 
-def export_worker(worker: Worker, book: Exposition) -> None:
+def export_worker(worker: Worker, exposition: Exposition) -> None:
     for queue, (slots, used) in worker.slots.by_queue().items():
-        book.put(declared.SLOTS, slots, queue)
-        book.put(declared.SLOTS_USED, used, queue)
-    book.put(declared.UNREPORTED, worker.unflushed)
-    book.put(declared.WORKER_MARGIN, worker.lease_margin / SECOND)
-    book.put(declared.CHILDREN, len(worker.processes))
-    book.put(declared.LEASES_LOST, worker.lost_leases)
+        exposition.put(declared.SLOTS, slots, queue)
+        exposition.put(declared.SLOTS_USED, used, queue)
+    exposition.put(declared.UNREPORTED, worker.unflushed)
+    exposition.put(declared.WORKER_MARGIN, worker.lease_margin / SECOND)
+    exposition.put(declared.CHILDREN, len(worker.processes))
+    exposition.put(declared.LEASES_LOST, worker.lost_leases)

@@ -9,8 +9,8 @@ from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY
 from mainspring.core.ports.clock import Clock
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.cancellation import Cancellation
-from mainspring.core.worker.executors.crew import Crew
 from mainspring.core.worker.executors.loop import LoopExecutor
+from mainspring.core.worker.executors.sync_executors import SyncExecutors
 from mainspring.core.worker.handler import AsyncHandler, Handler
 from mainspring.core.worker.outcomes import Outcomes
 from mainspring.core.worker.reporting.trace import describe
@@ -37,7 +37,7 @@ class AttemptStarter:
         outcomes: Outcomes,
         cancellation: Cancellation,
         loop: LoopExecutor,
-        crew: Crew,
+        sync_executors: SyncExecutors,
     ) -> None:
         self.handlers: dict[str, Handler] = {}
         self._clock = clock
@@ -45,7 +45,7 @@ class AttemptStarter:
         self._outcomes = outcomes
         self._cancellation = cancellation
         self._loop = loop
-        self._crew = crew
+        self._sync_executors = sync_executors
         self._unknown: dict[str, _UnknownTask] = {}
 
     def start(self, attempt: Attempt, *, halted: bool) -> None:
@@ -65,13 +65,13 @@ class AttemptStarter:
     def _start_known(self, attempt: Attempt, handler: Handler) -> None:
         if handler.heartbeat is not None:
             self._cancellation.expect_life(attempt, handler.heartbeat)
-        if attempt.held.alone and self._crew.source is not None and not _harmless(handler):
-            self._crew.start_alone(attempt)
+        if attempt.held.alone and self._sync_executors.source is not None and not _harmless(handler):
+            self._sync_executors.start_alone(attempt)
         elif isinstance(handler, AsyncHandler):
             self._cancellation.watch(attempt.until)
             self._loop.start(attempt, handler.invoke)
         else:
-            self._crew.start(attempt, handler)
+            self._sync_executors.start(attempt, handler)
 
     def release_unknown(self, attempt: Attempt) -> None:
         """Release a run without a handler: another worker, perhaps a newer version, may know the task."""

@@ -4,7 +4,7 @@ How the parts work together:
 
 1. ``Claimer`` claims runs from the store for the free ``Slots``, woken by notifications or broker hints.
 2. ``Worker._accept`` turns each claimed run into an ``Attempt`` and starts it: async tasks on the event loop
-   (``LoopExecutor``); ``AttemptStarter`` starts sync tasks in child processes or threads (``Crew``).
+   (``LoopExecutor``); ``AttemptStarter`` starts sync tasks in child processes or threads (``SyncExecutors``).
 3. ``Outcomes`` decides what follows from the end of an attempt; ``Completer`` writes the outcomes to the store in
    batches.
 4. ``Reporter`` writes progress, logs and checkpoints of running attempts.
@@ -39,9 +39,9 @@ from mainspring.core.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.core.worker.cancellation import Cancellation, CancelListener
 from mainspring.core.worker.claimer import Claimer
 from mainspring.core.worker.completer import Completer
-from mainspring.core.worker.executors.crew import Crew
 from mainspring.core.worker.executors.loop import LoopExecutor
 from mainspring.core.worker.executors.memory import resident_bytes
+from mainspring.core.worker.executors.sync_executors import SyncExecutors
 from mainspring.core.worker.handler import AsyncHandler, HandlerSource, Host
 from mainspring.core.worker.heartbeat import Heartbeat, OpenWorkforce
 from mainspring.core.worker.outcomes import Outcomes
@@ -142,7 +142,7 @@ class Worker:
             clock, wakeups.listen(()), settings.kill_grace, self._running, self._look_after
         )
         self._loop_executor = LoopExecutor(self._outcomes, self._reporter)
-        self._crew = Crew(
+        self._sync_executors = SyncExecutors(
             clock,
             settings,
             self._outcomes,
@@ -153,7 +153,7 @@ class Worker:
             tracing,
         )
         self._starter = AttemptStarter(
-            clock, self._log, self._outcomes, self._cancellation, self._loop_executor, self._crew
+            clock, self._log, self._outcomes, self._cancellation, self._loop_executor, self._sync_executors
         )
         #: Resources that the handlers need, and the capture of their output.
         self._hosting = AsyncExitStack()
@@ -264,7 +264,7 @@ class Worker:
     @property
     def processes(self) -> list[int]:
         """The ids of its child processes."""
-        return self._crew.processes
+        return self._sync_executors.processes
 
     def _leave_within(self, grace: Micros) -> None:
         self._leave_by = min(self._leave_by, self._clock.monotonic() + grace)
@@ -295,7 +295,7 @@ class Worker:
         await self._reporter.close()
         await self._completer.close()
         await self._say_goodbye()
-        await self._crew.close()
+        await self._sync_executors.close()
         await self._close_host()
         self._work_wakeup.close()
         self._log.info("worker left")
@@ -358,7 +358,7 @@ class Worker:
         return min((moment for moment in since if moment is not None), default=None)
 
     def lease_renewed(self) -> None:
-        self._crew.pulse()
+        self._sync_executors.record_renewal()
 
     def heartbeat_answered(self, holding: Holding, answer: HeartbeatAnswer) -> None:
         if answer.draining and holding is self.holding:
@@ -400,7 +400,7 @@ class Worker:
         for attempt in list(self._running):
             self._outcomes.drop(attempt)
             self._cancellation.force(attempt, Stop.FENCED)
-        self._crew.kill_all()
+        self._sync_executors.kill_all()
         if self._leaving is None:
             self._reopening = asyncio.create_task(self._reopen(), name="reopening")
 
@@ -487,7 +487,7 @@ class Worker:
     def _look_after(self, now: Micros) -> Micros:
         """Run the periodic checks other than attempt timeouts: the lease, the child processes and the memory limit."""
         self._check_lease()
-        self._crew.sweep(now)
+        self._sync_executors.sweep(now)
         limit = self.settings.recycle_memory_bytes
         if limit is not None and now >= self._memory_check_at:
             self._memory_check_at = now + _MEMORY_CHECK

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from mainspring.core.model.alerts.alert_messages import Alert, AlertStage
 from mainspring.core.model.alerts.channels import ChannelKind
-from mainspring.core.model.alerts.notices import Notice, On
-from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, Wish
+from mainspring.core.model.alerts.notification_rules import NotificationRules, ProblemEvent, Subscription
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.features.alerts.problems import PROBLEM_PREFIX, Problem, Problems, SentAlerts
 from mainspring.features.alerts.target_alerts import (
@@ -57,39 +57,41 @@ class AlertState:
 
     # Incoming events.
 
-    def add_failure(self, trouble: Trouble) -> None:
-        trouble = self._limit_kinds(trouble)
-        identifier = self._hash(trouble.tenant, trouble.subject, trouble.fingerprint)
+    def add_failure(self, event: ProblemEvent) -> None:
+        event = self._limit_kinds(event)
+        identifier = self._hash(event.tenant, event.subject, event.fingerprint)
         problem = self.problems.get(identifier)
-        wishes = self.rules.wishes(trouble)
+        subscriptions = self.rules.find_subscriptions(event)
         if problem is None:
-            if not wishes:
+            if not subscriptions:
                 return
-            if self.problems.is_full(trouble.tenant):
-                for target in (target for target, wish in wishes.items() if wish.stage is not None):
-                    self._change_target(target).count_one(trouble.at)
+            if self.problems.is_full(event.tenant):
+                for target in (
+                    target for target, subscription in subscriptions.items() if subscription.stage is not None
+                ):
+                    self._change_target(target).count_one(event.at)
                 return
             problem = Problem(
                 id=identifier,
-                tenant=trouble.tenant,
-                subject=trouble.subject,
-                fingerprint=trouble.fingerprint,
-                stage=trouble.stage,
-                name=trouble.name,
-                since=trouble.at,
-                last=trouble.at,
+                tenant=event.tenant,
+                subject=event.subject,
+                fingerprint=event.fingerprint,
+                stage=event.stage,
+                name=event.name,
+                since=event.at,
+                last=event.at,
             )
             self.problems.add(problem)
         for field in ("name", "task", "queue", "owner", "run", "job", "error"):
-            setattr(problem, field, getattr(trouble, field))
+            setattr(problem, field, getattr(event, field))
         problem.count += 1
-        problem.last = max(problem.last, trouble.at)
+        problem.last = max(problem.last, event.at)
         problem.recovered_at = None
-        if trouble.stage is not On.FAILED:
-            problem.stage = trouble.stage
+        if event.stage is not AlertStage.FAILED:
+            problem.stage = event.stage
         self._mark_changed(PROBLEM_PREFIX + identifier)
-        for target, wish in wishes.items():
-            self._alert(problem, target, wish, trouble.at)
+        for target, subscription in subscriptions.items():
+            self._alert(problem, target, subscription, event.at)
 
     def add_success(self, tenant: str, subject: str, at: Instant) -> None:
         """Mark the problems of a subject as recovered after a run succeeded. SLO problems stay open."""
@@ -137,14 +139,14 @@ class AlertState:
 
     # Internals.
 
-    def _limit_kinds(self, trouble: Trouble) -> Trouble:
+    def _limit_kinds(self, event: ProblemEvent) -> ProblemEvent:
         """Group the failure under "others" if its subject already has ``MAX_KINDS`` kinds of errors."""
-        known = self.problems.ids_of_subject(trouble.tenant, trouble.subject)
-        identifier = self._hash(trouble.tenant, trouble.subject, trouble.fingerprint)
-        if len(known) < MAX_KINDS or trouble.fingerprint == SLO or identifier in known:
-            return trouble
+        known = self.problems.ids_of_subject(event.tenant, event.subject)
+        identifier = self._hash(event.tenant, event.subject, event.fingerprint)
+        if len(known) < MAX_KINDS or event.fingerprint == SLO or identifier in known:
+            return event
         return msgspec.structs.replace(
-            trouble, fingerprint=_OTHER_KINDS, error=f"one of many kinds of errors: {trouble.error}"
+            event, fingerprint=_OTHER_KINDS, error=f"one of many kinds of errors: {event.error}"
         )
 
     def _hash(self, *words: str) -> str:
@@ -163,31 +165,35 @@ class AlertState:
                 problem.recovered_at = at
                 self._mark_changed(PROBLEM_PREFIX + identifier)
 
-    def _alert(self, problem: Problem, target: str, wish: Wish, at: Instant) -> None:
+    def _alert(self, problem: Problem, target: str, subscription: Subscription, at: Instant) -> None:
         sent = problem.alerts.get(target, SentAlerts())
         alerts = self.targets.setdefault(target, TargetAlerts())
         pending = alerts.pending.get(problem.id)
         received = sent.stages
-        if pending is not None and pending.entry.stage is On.RECOVERED and wish.stage is not None:
+        if pending is not None and pending.entry.stage is AlertStage.RECOVERED and subscription.stage is not None:
             # The problem is back before its recovery alert was sent: drop that alert.
             received = pending.received
             del alerts.pending[problem.id]
             self._mark_changed(TARGET_PREFIX + target)
         # After a "dead" alert the target gets no "failed" alert.
-        new = () if wish.stage is None or {wish.stage, On.DEAD} & {*received} else (wish.stage,)
+        new = (
+            ()
+            if subscription.stage is None or {subscription.stage, AlertStage.DEAD} & {*received}
+            else (subscription.stage,)
+        )
         problem.alerts[target] = SentAlerts(
-            (*received, *new), sent.urgent or wish.urgent, sent.recovered or wish.recovered
+            (*received, *new), sent.urgent or subscription.urgent, sent.recovered or subscription.recovered
         )
         for stage in new:
             entry = problem.build_entry(stage, at, first=not received)
-            self._change_target(target).add(entry, at, urgent=wish.urgent)
+            self._change_target(target).add(entry, at, urgent=subscription.urgent)
 
     def _close(self, problem: Problem, now: Instant) -> None:
         for target, sent in problem.alerts.items():
             if sent.recovered and self.rules.knows(target):
                 alerts = self._change_target(target)
                 received = _list_received(sent, alerts.pending.get(problem.id))
-                entry = problem.build_entry(On.RECOVERED, problem.recovered_at or now, first=False)
+                entry = problem.build_entry(AlertStage.RECOVERED, problem.recovered_at or now, first=False)
                 alerts.add(entry, now, urgent=sent.urgent, received=received)
         self._drop(problem)
 
@@ -210,14 +216,14 @@ class AlertState:
         entries, unlisted, covered = select_entries(
             channel, [self.problems.refresh(alert.entry) for alert in ready.values()]
         )
-        notice = Notice(entries=tuple(entries), more=more + unlisted, held_since=held, url=self.rules.url)
+        alert = Alert(entries=tuple(entries), more=more + unlisted, held_since=held, url=self.rules.url)
         alerts.pending = {name: alert for name, alert in alerts.pending.items() if name not in covered}
         if more:
             alerts.more, alerts.more_since = 0, None
             alerts.overflow = now if channel.kind is ChannelKind.PAGERDUTY else None
-            notice = msgspec.structs.replace(notice, more_key=self._hash(target))
-        if notice.entries or notice.more:
-            alerts.send(notice, now)
+            alert = msgspec.structs.replace(alert, more_key=self._hash(target))
+        if alert.entries or alert.more:
+            alerts.send(alert, now)
         self._mark_changed(TARGET_PREFIX + target)
 
     def _close_overflow(self, target: str, alerts: TargetAlerts, now: Instant) -> None:
@@ -229,7 +235,7 @@ class AlertState:
         if alerts.overflow is None or now < alerts.overflow + HOUR or len(alerts.list_recent(now)) >= rate:
             return
         alerts.overflow = None
-        alerts.send(Notice(more_key=self._hash(target), more_over=True), now)
+        alerts.send(Alert(more_key=self._hash(target), more_over=True), now)
         self._mark_changed(TARGET_PREFIX + target)
 
     def _mark_changed(self, name: str) -> None:
@@ -243,7 +249,7 @@ class AlertState:
         return None if alerts is None else msgspec.json.encode(alerts)
 
 
-def _list_received(sent: SentAlerts, pending: PendingAlert | None) -> tuple[On, ...]:
+def _list_received(sent: SentAlerts, pending: PendingAlert | None) -> tuple[AlertStage, ...]:
     """Return the stages that a target has received for a problem, without the alert that is still pending."""
     if pending is None:
         return sent.stages

@@ -65,7 +65,7 @@ async def list_alerts(api: Client, out: Output) -> None:
 
     def show() -> None:
         if not found.channels:
-            out.say("no alert channels are configured; see docs/guides/alerts.md")
+            out.report("no alert channels are configured; see docs/guides/alerts.md")
             return
         out.rows(
             ("CHANNEL", "KIND", "TENANT", "WAITING"),
@@ -88,9 +88,9 @@ async def list_alerts(api: Client, out: Output) -> None:
                 right=("COUNT",),
             )
         else:
-            out.say("no open problems")
+            out.report("no open problems")
 
-    out.tell(answer, [one.name for one in found.channels], show)
+    out.render(answer, [one.name for one in found.channels], show)
 
 
 @command(group, "test")
@@ -116,4 +116,4 @@ async def try_channel(
     if wait:
         await wait_for(api, out, run.run_id)
     else:
-        out.tell(answer, [run.run_id], lambda: out.say(f"run {run.run_id} sends the message"))
+        out.render(answer, [run.run_id], lambda: out.report(f"run {run.run_id} sends the message"))

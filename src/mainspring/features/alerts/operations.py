@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Meta
 
 from mainspring.core.model.access.access import Permission
+from mainspring.core.model.alerts.alert_messages import Alert
 from mainspring.core.model.alerts.channels import Channel
-from mainspring.core.model.alerts.notices import Notice
 from mainspring.core.model.alerts.notification_rules import AlertRule
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import format_duration, isoformat
@@ -140,8 +140,8 @@ async def try_channel(api: Api, call: Call[ChannelTestIn, Empty]) -> Answer:
         target = f"{channel.name} {address}"
     elif call.body.owner:
         raise Invalid("owner", "this channel does not address owners", "leave it out")
-    notice = Notice(test=True, url=api.notifications.url)
-    run = build_message_run(api.jobs, api.notifications, target, notice)
+    alert = Alert(test=True, url=api.notifications.url)
+    run = build_message_run(api.jobs, api.notifications, target, alert)
     made = await api.jobs.submit(msgspec.structs.replace(run, author=call.principal.name))
     return Answer(201, ChannelTestOut(run_id=made.id))
 

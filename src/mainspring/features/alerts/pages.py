@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from mainspring.core.model.access.access import Permission
-from mainspring.core.model.alerts.notices import QUEUE
+from mainspring.core.model.alerts.alert_messages import QUEUE
 from mainspring.features.alerts.operations import NotificationsOut, show_notifications, try_channel
 from mainspring.web.page import ActionReply, Pages, Reply, Visit
 

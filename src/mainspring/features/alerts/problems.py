@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from mainspring.core.model.alerts.notices import AlertProblem, On
+from mainspring.core.model.alerts.alert_messages import AlertProblem, AlertStage
 from mainspring.core.model.base.instant import Instant
 
 #: Limits of the problems kept, in total and of one tenant. New problems beyond them are only counted.
@@ -18,7 +18,7 @@ PROBLEM_PREFIX = "problem:"
 class SentAlerts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The alerts that a target has received for a problem, or will receive with its next message."""
 
-    stages: tuple[On, ...] = ()
+    stages: tuple[AlertStage, ...] = ()
     urgent: bool = False
     recovered: bool = False
 
@@ -28,7 +28,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     tenant: str
     subject: str
     fingerprint: str
-    stage: On
+    stage: AlertStage
     name: str
     task: str = ""
     queue: str = ""
@@ -44,7 +44,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     #: By target.
     alerts: dict[str, SentAlerts] = {}
 
-    def build_entry(self, stage: On, at: Instant, *, first: bool) -> AlertProblem:
+    def build_entry(self, stage: AlertStage, at: Instant, *, first: bool) -> AlertProblem:
         return AlertProblem(
             problem=self.id,
             stage=stage,
@@ -55,7 +55,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
             owner=self.owner,
             run=self.run,
             job=self.job,
-            error="" if stage is On.RECOVERED else self.error,
+            error="" if stage is AlertStage.RECOVERED else self.error,
             since=self.since,
             at=at,
             count=self.count,
@@ -100,7 +100,7 @@ class Problems:
     def refresh(self, entry: AlertProblem) -> AlertProblem:
         """Update an alert to the current state of its problem if that is open: more runs may have failed since."""
         problem = self._by_id.get(entry.problem)
-        if problem is None or entry.stage is On.RECOVERED:
+        if problem is None or entry.stage is AlertStage.RECOVERED:
             return entry
         return problem.build_entry(entry.stage, entry.at, first=entry.first)
 

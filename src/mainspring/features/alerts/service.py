@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from mainspring.core.model.alerts.notices import QUEUE, Message, Notice, On, shorten_error
-from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble
+from mainspring.core.model.alerts.alert_messages import QUEUE, Alert, AlertStage, Message, shorten_error
+from mainspring.core.model.alerts.notification_rules import NotificationRules, ProblemEvent
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.fingerprint import compute_fingerprint
 from mainspring.core.model.base.ids import JobId, RunId
@@ -43,10 +43,10 @@ _RETRY = RetryPolicy(max_retries=15, first_delay=2 * SECOND, max_delay=10 * MINU
 _MAX_ERROR_QUERIES = 20
 #: The rule stages that each kind of event can lead to.
 _STAGES_BY_KIND = {
-    "run.retried": (On.FAILED,),
-    "run.failed": (On.FAILED, On.DEAD),
-    "job.slo_missed": (On.SLO_MISSED,),
-    "job.slo_recovered": (On.SLO_MISSED,),
+    "run.retried": (AlertStage.FAILED,),
+    "run.failed": (AlertStage.FAILED, AlertStage.DEAD),
+    "job.slo_missed": (AlertStage.SLO_MISSED,),
+    "job.slo_recovered": (AlertStage.SLO_MISSED,),
 }
 
 
@@ -88,18 +88,18 @@ def choose_subject(job: str, task: str) -> str:
     return job or f"task:{task}"
 
 
-def build_message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notice, to: str = "") -> NewRun:
+def build_message_run(jobs: Jobs, rules: NotificationRules, target: str, alert: Alert, to: str = "") -> NewRun:
     """Build the run that delivers a message to a target. ``to``: one of its addresses; empty: all of them."""
     channel = rules.find_channel(target)
     owner = target.partition(" ")[2]
     # The ordering key delivers one message at a time, so that a recovery never arrives before its problem. A test has
     # none: a caller waits for it.
-    key = "" if notice.test else f"notification:{channel.name}:{_hash_words(target, to)}"
-    policy = RunPolicy(retry=RetryPolicy(max_retries=0) if notice.test else _RETRY, ordering_key=key)
+    key = "" if alert.test else f"notification:{channel.name}:{_hash_words(target, to)}"
+    policy = RunPolicy(retry=RetryPolicy(max_retries=0) if alert.test else _RETRY, ordering_key=key)
     return NewRun(
         id=jobs.new_run_id(key, tenant=channel.tenant),
         task=NOTIFICATION,
-        payload=msgspec.json.encode(Message(channel.name, notice, owner, to)),
+        payload=msgspec.json.encode(Message(channel.name, alert, owner, to)),
         queue=QUEUE,
         tenant=channel.tenant,
         policy=policy,
@@ -152,7 +152,9 @@ class Notifier(TickingService):
             has_problem = self._state is None or self._state.problems.has_tenant(tenant)
             return has_problem or tenant in self._expected
         stages = _STAGES_BY_KIND.get(kind)
-        if stages is None or not any(self._rules.hears(stage, tenant) for stage in (*stages, On.RECOVERED)):
+        if stages is None or not any(
+            self._rules.has_rule_for(stage, tenant) for stage in (*stages, AlertStage.RECOVERED)
+        ):
             return False
         self._expected.add(tenant)
         return True
@@ -215,20 +217,20 @@ class Notifier(TickingService):
         """Build one run per address, so that a failure at one address does not resend the message to the others."""
         found = []
         for to in self._rules.find_channel(target).apart or ("",):
-            run = build_message_run(self._jobs, self._rules, target, message.notice, to)
+            run = build_message_run(self._jobs, self._rules, target, message.alert, to)
             name = f"notification:{_hash_words(self._source, target, to)}"
             found.append(made_once(run, f"{name}:{message.number}"))
         return found
 
     async def _record(self, state: AlertState, events: Sequence[Event]) -> None:
         failures = {event.id: _decode_event(event.body) for event in events if event.type in _FAILURE_KINDS}
-        troubles = await _EventLookup(self._store).build_troubles(failures)
+        problem_events = await _EventLookup(self._store).build_problem_events(failures)
         recovered = await self._list_recovered_jobs(
             [fields.data.job_id for fields in failures.values() if fields.type == "job.slo_recovered"]
         )
         for event in events:
-            if event.id in troubles:
-                state.add_failure(troubles[event.id])
+            if event.id in problem_events:
+                state.add_failure(problem_events[event.id])
             elif event.type == "job.slo_recovered" and event.key in recovered:
                 state.add_slo_recovery(event.tenant, event.key, failures[event.id].at)
             elif event.type == "run.succeeded":
@@ -261,8 +263,8 @@ class _EventLookup:
     def __init__(self, store: NotifierStore) -> None:
         self._store = store
 
-    async def build_troubles(self, events: Mapping[str, _EventFields]) -> dict[str, Trouble]:
-        """Build the troubles by event id."""
+    async def build_problem_events(self, events: Mapping[str, _EventFields]) -> dict[str, ProblemEvent]:
+        """Build the problem events by event id."""
         failures = {identifier: fields for identifier, fields in events.items() if fields.type != "job.slo_recovered"}
         jobs = await self._read_jobs({fields.data.job_id for fields in failures.values() if fields.data.job_id})
         runs = await self._read_runs({fields.data.run_id for fields in failures.values() if not fields.data.job_id})
@@ -270,7 +272,9 @@ class _EventLookup:
             {name: fields for name, fields in failures.items() if fields.type == "run.retried"}
         )
         return {
-            name: _build_trouble(fields, jobs.get(fields.data.job_id), runs.get(fields.data.run_id), errors.get(name))
+            name: _build_problem_event(
+                fields, jobs.get(fields.data.job_id), runs.get(fields.data.run_id), errors.get(name)
+            )
             for name, fields in failures.items()
         }
 
@@ -304,13 +308,15 @@ class _EventLookup:
         return {run.id: run for run in found if run is not None}
 
 
-def _build_trouble(fields: _EventFields, job: Job | None, run: RunView | None, attempt_error: str | None) -> Trouble:
-    """Build the trouble of an event. ``attempt_error``: the error of a failed attempt that will be retried."""
+def _build_problem_event(
+    fields: _EventFields, job: Job | None, run: RunView | None, attempt_error: str | None
+) -> ProblemEvent:
+    """Build the problem event of an event. ``attempt_error``: the error of a failed attempt that will be retried."""
     data, about = fields.data, None if run is None else run.about
     spec = None if job is None else job.spec
     name = spec.name if spec is not None else (about.name if about is not None else "") or data.task or data.job_id
-    base = Trouble(
-        stage=On.SLO_MISSED,
+    base = ProblemEvent(
+        stage=AlertStage.SLO_MISSED,
         tenant=fields.tenant,
         subject=fields.subject,
         fingerprint=SLO,
@@ -325,9 +331,9 @@ def _build_trouble(fields: _EventFields, job: Job | None, run: RunView | None, a
     )
     if fields.type == "job.slo_missed":
         return base
-    stage, error = On.DEAD, data.error or data.reason
+    stage, error = AlertStage.DEAD, data.error or data.reason
     if attempt_error is not None:
-        stage, error = On.FAILED, attempt_error
+        stage, error = AlertStage.FAILED, attempt_error
     # The fingerprint ignores the stage: a failed attempt and the run that fails for good have the same one.
     return msgspec.structs.replace(
         base, stage=stage, fingerprint=compute_fingerprint("", error), error=shorten_error(error)

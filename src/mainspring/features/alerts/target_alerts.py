@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from mainspring.core.model.alerts.alert_messages import MAX_LISTED, Alert, AlertProblem, AlertStage
 from mainspring.core.model.alerts.channels import Channel, ChannelKind
-from mainspring.core.model.alerts.notices import MOST_TOLD, AlertProblem, Notice, On
 from mainspring.core.model.base.instant import HOUR, Instant
 
 #: Pending alerts kept in full for one target; the others are counted. Recovery alerts are always kept.
@@ -19,14 +19,14 @@ class PendingAlert(msgspec.Struct, frozen=True, omit_defaults=True):
     since: Instant
     urgent: bool = False
     #: For a recovery alert: the stages of the problem that the target has received.
-    received: tuple[On, ...] = ()
+    received: tuple[AlertStage, ...] = ()
 
 
 class AlertMessage(msgspec.Struct, frozen=True):
     """A message that becomes one run. Its number is never used again for the same target."""
 
     number: int
-    notice: Notice
+    alert: Alert = msgspec.field(name="notice")
 
 
 class TargetAlerts(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -48,13 +48,13 @@ class TargetAlerts(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return whether nothing is pending or outgoing."""
         return not (self.pending or self.more or self.overflow or self.outgoing)
 
-    def add(self, entry: AlertProblem, since: Instant, *, urgent: bool, received: tuple[On, ...] = ()) -> None:
+    def add(self, entry: AlertProblem, since: Instant, *, urgent: bool, received: tuple[AlertStage, ...] = ()) -> None:
         known = self.pending.get(entry.problem)
         if known is not None:
             # Only the current state of a problem is sent. The target has not received the pending alert yet.
             merged = msgspec.structs.replace(entry, first=known.entry.first)
             self.pending[entry.problem] = PendingAlert(merged, known.since, known.urgent or urgent, received)
-        elif len(self.pending) < _MAX_PENDING or entry.stage is On.RECOVERED:
+        elif len(self.pending) < _MAX_PENDING or entry.stage is AlertStage.RECOVERED:
             self.pending[entry.problem] = PendingAlert(entry, since, urgent, received)
         else:
             self.count_one(since)
@@ -70,26 +70,26 @@ class TargetAlerts(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return when messages were sent within the last hour."""
         return tuple(at for at in self.sent if at > now - HOUR)
 
-    def send(self, notice: Notice, now: Instant) -> None:
+    def send(self, alert: Alert, now: Instant) -> None:
         self.sent = (*self.list_recent(now), now)
         # The state of an idle target is deleted; taking the number from the clock keeps numbers growing after that.
         self.number = max(now, self.number + 1)
-        self.outgoing = (*self.outgoing, AlertMessage(self.number, notice))
+        self.outgoing = (*self.outgoing, AlertMessage(self.number, alert))
 
 
 def select_entries(channel: Channel, entries: list[AlertProblem]) -> tuple[list[AlertProblem], int, set[str]]:
     """Select the entries of one message.
 
     Returns them, how many more are only counted, and the ids of the problems that the message covers. PagerDuty gets
-    each problem as an event of its own, so entries beyond ``MOST_TOLD`` stay pending.
+    each problem as an event of its own, so entries beyond ``MAX_LISTED`` stay pending.
     """
     if channel.kind is ChannelKind.PAGERDUTY:
-        unsent = {entry.problem for entry in entries if entry.unheard}
-        listed = [entry for entry in entries if entry.problem not in unsent][:MOST_TOLD]
+        unsent = {entry.problem for entry in entries if entry.recovered_unsent}
+        listed = [entry for entry in entries if entry.problem not in unsent][:MAX_LISTED]
         return listed, 0, unsent | {entry.problem for entry in listed}
     # Open problems before recovered ones, each group in order of arrival.
-    entries = sorted(entries, key=lambda entry: entry.stage is On.RECOVERED)
-    return entries[:MOST_TOLD], len(entries[MOST_TOLD:]), {entry.problem for entry in entries}
+    entries = sorted(entries, key=lambda entry: entry.stage is AlertStage.RECOVERED)
+    return entries[:MAX_LISTED], len(entries[MAX_LISTED:]), {entry.problem for entry in entries}
 
 
 def count_pending(rows: Mapping[str, bytes]) -> dict[str, int]:

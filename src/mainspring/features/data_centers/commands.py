@@ -66,6 +66,6 @@ async def list_datacenters(api: Client, out: Output) -> None:
             right=("WORKERS", "SCHEDULERS", "QUEUED", "RUNNING", "LAG"),
         )
         for order in found.orders:
-            out.say(f"{order.order}: served by {order.serving}" + (f" ({order.reason})" if order.reason else ""))
+            out.report(f"{order.order}: served by {order.serving}" + (f" ({order.reason})" if order.reason else ""))
 
-    out.tell(answer, [data_center.name for data_center in found.items], show)
+    out.render(answer, [data_center.name for data_center in found.items], show)

@@ -99,7 +99,7 @@ async def drill(
     else:
         answer = await api.ask("POST", "/v1/drills", body=body)
     report = decode_answer(answer, _Report)
-    out.tell(answer, [report.scheduler], lambda: _show_report(out, report))
+    out.render(answer, [report.scheduler], lambda: _show_report(out, report))
     if not report.passed:
         raise typer.Exit(1)
 

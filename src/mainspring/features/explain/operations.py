@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import LATEST, Instant, isoformat
 from mainspring.core.model.explain.ticks import TickFacts, explain_tick
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
-from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, telling
+from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, choose_entry
 from mainspring.core.ports.storage.catalog import JobVersion, Reads
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_recurring_job
@@ -81,7 +81,7 @@ async def _read_facts(api: Api, reads: Reads, job: Job, at: Instant, datacenter:
     entry = await store.ledger_at(job.id, at)
     if entry is not None and entry.target:
         rows = await reads.ledger(job.id, entry.scheduled_at, entry.scheduled_at + 1, MOST_OF_A_TICK)
-        entry = telling(rows, datacenter) or entry
+        entry = choose_entry(rows, datacenter) or entry
     oldest = await reads.ledger(job.id, 0, LATEST, 1)
     backfilled = await store.backfilled(job.id, at, at + 1)
     version = await _find_version(reads, job, at)

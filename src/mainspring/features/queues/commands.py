@@ -86,7 +86,7 @@ async def list_queues(api: Client, out: Output) -> None:
             empty="no queues: no worker is alive, and no run is queued",
         )
 
-    out.tell(answer, [queue.name for queue in queues], show)
+    out.render(answer, [queue.name for queue in queues], show)
 
 
 class Policy(msgspec.Struct, rename="camel"):
@@ -108,7 +108,7 @@ async def show_queue(
     answer = await api.ask("GET", f"/v1/queues/{quote_segment(name)}")
     policy = decode_answer(answer, Policy)
     if not out.for_people:
-        out.tell(answer, [name], lambda: None)
+        out.render(answer, [name], lambda: None)
         return
     listed = decode_answer(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Queues).items
     _show_policy(out, policy, next((queue for queue in listed if queue.name == name), None))
@@ -166,7 +166,7 @@ async def update_queue(
     kept = {"concurrency": current.concurrency, "retries": current.retries, "fair": current.fair}
     body = {**kept, **changes, "shares": {**current.shares, **_parse_shares(share or [])}, "why": why}
     answer = await api.ask("PUT", path, body=body, repeatable=True)
-    out.tell(answer, [name], lambda: _show_policy(out, decode_answer(answer, Policy)))
+    out.render(answer, [name], lambda: _show_policy(out, decode_answer(answer, Policy)))
 
 
 def _parse_shares(given: list[str]) -> dict[str, int]:
@@ -224,7 +224,7 @@ async def pause(
     if _check_selection(api, names, everything):
         confirm("pause all queues of all tenants", yes)
         answer = await api.ask("POST", "/v1/pause", body=pause_body, repeatable=True)
-        out.tell(answer, ["*"], lambda: out.print("all queues are paused; to resume: mainspring queues resume --all"))
+        out.render(answer, ["*"], lambda: out.print("all queues are paused; to resume: mainspring queues resume --all"))
         return
 
     async def one(name: str) -> tuple[Raw, str, str]:
@@ -243,7 +243,7 @@ async def resume(api: Client, out: Output, names: Names = None, everything: All 
     """
     if _check_selection(api, names, everything):
         answer = await api.ask("POST", "/v1/resume", repeatable=True)
-        out.tell(answer, ["*"], lambda: out.print("the pause of all queues is lifted"))
+        out.render(answer, ["*"], lambda: out.print("the pause of all queues is lifted"))
         return
 
     async def one(name: str) -> tuple[Raw, str, str]:

@@ -95,7 +95,7 @@ async def list_runs(
     }
     found = await api.pages("/v1/runs", query, limit)
     runs = [decode_answer(item, RunDetails) for item in found.items]
-    out.tell(found, [run.run_id for run in runs], lambda: show_runs(out, runs, more=found.next_cursor is not None))
+    out.render(found, [run.run_id for run in runs], lambda: show_runs(out, runs, more=found.next_cursor is not None))
 
 
 @command(group, "show")
@@ -113,7 +113,7 @@ async def show_run(api: Client, out: Output, run: Run, wait: Wait = False) -> No
         await wait_for(api, out, identifier)
         return
     answer = await api.ask("GET", f"/v1/runs/{identifier}")
-    out.tell(answer, [identifier], lambda: _show_details(out, decode_answer(answer, RunDetails)))
+    out.render(answer, [identifier], lambda: _show_details(out, decode_answer(answer, RunDetails)))
 
 
 @command(group, "cancel")
@@ -179,7 +179,7 @@ async def retry(api: Client, out: Output, run: Run, payload: Payload = None, wai
     if wait:
         await wait_for(api, out, new.run_id)
     else:
-        out.tell(answer, [new.run_id], lambda: out.print(f"run {new.run_id} is {new.status}"))
+        out.render(answer, [new.run_id], lambda: out.print(f"run {new.run_id} is {new.status}"))
 
 
 @command(group, "logs")
@@ -205,7 +205,7 @@ async def logs(
                     line = decode_answer(data, LogLineOut)
                     out.line(data, _format_line(out, line))
                 elif kind == "end":
-                    out.say(f"run {identifier} {decode_answer(data, dict[str, str])['status']}")
+                    out.report(f"run {identifier} {decode_answer(data, dict[str, str])['status']}")
                     return
         return
     after = 0
@@ -221,7 +221,7 @@ async def logs(
         if len(page.items) < 1_000:
             break
     if not out.for_people:
-        out.tell({"runId": identifier, "items": items}, [identifier], lambda: None)
+        out.render({"runId": identifier, "items": items}, [identifier], lambda: None)
 
 
 @command(group, "explain")
@@ -245,7 +245,7 @@ async def explain(api: Client, out: Output, run: Run) -> None:
         for hint in found.hints:
             out.print(f"  try: {hint}")
 
-    out.tell(answer, [identifier], show)
+    out.render(answer, [identifier], show)
 
 
 class _RunOut(msgspec.Struct, rename="camel"):

@@ -80,7 +80,7 @@ async def list_tasks(
             right=("PRIORITY", "RETRIES", "WORKERS"),
         )
 
-    out.tell(answer, [task.name for task in found], show)
+    out.render(answer, [task.name for task in found], show)
 
 
 @command(group, "show")
@@ -98,7 +98,7 @@ async def show_task(
     with name_missing("task", name):
         answer = await api.ask("GET", f"/v1/tasks/{quote_segment(name)}")
     task = decode_answer(answer, Task)
-    out.tell(answer, [task.name], lambda: _show_details(out, task))
+    out.render(answer, [task.name], lambda: _show_details(out, task))
 
 
 def _show_details(out: Output, task: Task) -> None:

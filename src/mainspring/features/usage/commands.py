@@ -81,9 +81,9 @@ async def usage(
         total = ("total", "", "", *found.total.columns)
         out.rows(("DAY", "TENANT", by.upper(), *numbers, "UNITS"), [*rows, total] if rows else [], right=numbers)
         if found.more:
-            out.say("the list is incomplete: choose fewer days, or use --only")
+            out.report("the list is incomplete: choose fewer days, or use --only")
 
-    out.tell(answer, [line.key for line in found.items], show)
+    out.render(answer, [line.key for line in found.items], show)
 
 
 class _Budget(msgspec.Struct, rename="camel"):
@@ -141,7 +141,7 @@ async def list_budgets(api: Client, out: Output) -> None:
             empty="no budgets; to create one: mainspring budgets create NAME --unit wall --limit 3600",
         )
 
-    out.tell(answer, [budget.name for budget in found], show)
+    out.render(answer, [budget.name for budget in found], show)
 
 
 Name: TypeAlias = Annotated[str, typer.Argument(help="The name of the budget.", metavar="NAME")]
@@ -256,7 +256,7 @@ async def _find_budget(api: Client, name: str) -> dict[str, object] | None:
 async def _put_budget(api: Client, out: Output, name: str, body: dict[str, object]) -> None:
     path = f"/v1/budgets/{quote_segment(name)}"
     answer = await api.ask("PUT", path, body=body, repeatable=True)
-    out.tell(answer, [name], lambda: out.print(f"budget {name}: {decode_answer(answer, _Budget).usage}"))
+    out.render(answer, [name], lambda: out.print(f"budget {name}: {decode_answer(answer, _Budget).usage}"))
 
 
 @command(group, "delete")
@@ -268,7 +268,7 @@ async def delete_budget(api: Client, out: Output, name: Name) -> None:
     answer = await api.ask(
         "DELETE", f"/v1/budgets/{quote_segment(name)}", query={"tenant": api.tenant}, repeatable=True
     )
-    out.tell(answer, [name], lambda: out.print(f"budget {name} deleted"))
+    out.render(answer, [name], lambda: out.print(f"budget {name} deleted"))
 
 
 def _format_seconds(seconds: float) -> str:

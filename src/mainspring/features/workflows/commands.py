@@ -104,7 +104,7 @@ async def submit(
     for warning in created.warnings:
         out.warn(warning)
     words = f"workflow {created.workflow_id} has {len(created.nodes):,} nodes"
-    out.tell(answer, [created.workflow_id], lambda: out.print(words))
+    out.render(answer, [created.workflow_id], lambda: out.print(words))
 
 
 @command(group, "list")
@@ -138,9 +138,9 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
             empty="no matching workflows",
         )
         if found.next_cursor is not None:
-            out.say(f"more than {len(listed)} workflows match; use --limit")
+            out.report(f"more than {len(listed)} workflows match; use --limit")
 
-    out.tell(found, [one.workflow_id for one in listed], draw)
+    out.render(found, [one.workflow_id for one in listed], draw)
 
 
 @command(group, "show")
@@ -175,7 +175,7 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
         for node in wrong[:_MAX_LISTED_FAILURES]:
             out.print(f"{node.name} failed ({node.reason}): mainspring runs show {out.id(node.run_id)}")
 
-    out.tell(whole, [node.run_id for node in nodes], draw)
+    out.render(whole, [node.run_id for node in nodes], draw)
 
 
 @command(group, "cancel")
@@ -188,7 +188,7 @@ async def cancel(api: Client, out: Output, workflow: Workflow) -> None:
     answer = await api.ask("POST", f"/v1/workflows/{identifier}/cancel")
     stopped = decode_answer(answer, dict[str, Any])
     words = f"{stopped['cancelled']:,} nodes cancelled; the workflow is {stopped['status']}"
-    out.tell(answer, [identifier], lambda: out.print(words))
+    out.render(answer, [identifier], lambda: out.print(words))
 
 
 @command(group, "retry")
@@ -214,7 +214,7 @@ async def retry(
     answer = await api.ask("POST", f"/v1/workflows/{identifier}/retry", body={} if node is None else {"node": node})
     created = decode_answer(answer, _WorkflowOut)
     words = f"{len(created.nodes):,} nodes retried: {shorten(', '.join(created.nodes), 60)}"
-    out.tell(answer, list(created.nodes.values()), lambda: out.print(words))
+    out.render(answer, list(created.nodes.values()), lambda: out.print(words))
 
 
 def draw_layers(nodes: Sequence[_Node], width: int) -> Iterator[Text]:

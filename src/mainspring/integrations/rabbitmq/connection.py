@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
             await self._clock.sleep(seconds * SECOND // 2)
             silent = 0 if self._heard else silent + 1
             if silent >= 4:
-                self.drop("nothing was heard of it any more")
+                self.drop("it does not answer any more")
             elif not self._said:
                 self._write(wire.heartbeat_frame())
             self._heard = self._said = False

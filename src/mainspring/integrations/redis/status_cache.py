@@ -54,9 +54,9 @@ class RedisStatusCache:
             self._listening = listening
             # Runs may have been flagged before the subscription, so the caller must check.
             return True
-        hear = partial(self._listening.get_message, ignore_subscribe_messages=True, timeout=wait / SECOND)
+        read = partial(self._listening.get_message, ignore_subscribe_messages=True, timeout=wait / SECOND)
         try:
-            return await self._servers.ask(hear, wait=wait) is not None
+            return await self._servers.ask(read, wait=wait) is not None
         except BrokerUnavailable:
             await self._listen_no_more()
             raise

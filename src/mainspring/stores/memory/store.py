@@ -24,7 +24,7 @@ from mainspring.stores.memory.work.reaping import MemoryMaintenance
 from mainspring.stores.memory.work.staging import MemoryScheduling
 from mainspring.stores.memory.work.submissions import MemorySubmissions
 from mainspring.stores.memory.work.workforce import MemoryWorkers
-from mainspring.stores.tenant_scope import Seen
+from mainspring.stores.tenant_scope import TenantScope
 
 
 class MemoryStore(
@@ -72,7 +72,7 @@ class MemoryStore(
         return self._tables.next_change()
 
     def seen_by(self, tenant: str | None) -> Reads:
-        return self if tenant is None else Seen(self, tenant)
+        return self if tenant is None else TenantScope(self, tenant)
 
     def listed_by(self, tenant: str | None) -> Reads:
         return self.seen_by(tenant)

@@ -24,8 +24,8 @@ class ShardedDataCenterMixin(ShardedMixin):
     async def set_datacenter(self, session: SessionId, datacenter: str, version: str) -> None:
         await self._servers.those_there(lambda store: store.set_datacenter(session, datacenter, version))
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
-        await self._servers.those_there(lambda store: store.tell_clock(sessions, reading, tzdata))
+    async def record_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+        await self._servers.those_there(lambda store: store.record_clock(sessions, reading, tzdata))
 
     async def serve_orders(self) -> list[PreferenceOrder]:
         return _by_word((await self._servers.those_there(PostgresStore.serve_orders)).values())

@@ -222,7 +222,7 @@ class ShardedWorkerMixin(ShardedMixin):
             checkpoints,
             lambda item: self._servers.of_id(item.run),
             PostgresStore.save_checkpoints,
-            lambda heard: not heard,
+            lambda accepted: not accepted,
         )
 
     async def _report(
@@ -230,11 +230,11 @@ class ShardedWorkerMixin(ShardedMixin):
     ) -> list[bool]:
         try:
             return await self._servers.spread(
-                reports, lambda item: self._servers.of_id(item.run), call, lambda heard: not heard
+                reports, lambda item: self._servers.of_id(item.run), call, lambda accepted: not accepted
             )
         except PartialAnswer as error:
             # Reports for a server that is unavailable are dropped: the outcomes of other runs must not wait for them.
-            return [heard is not False for heard in error.answers]
+            return [accepted is not False for accepted in error.answers]
 
 
 def _left(demands: Sequence[Demand], found: Sequence[HeldRun]) -> list[Demand]:

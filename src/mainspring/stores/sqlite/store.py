@@ -29,7 +29,7 @@ from mainspring.stores.sqlite.work.jobs import SqliteJobs
 from mainspring.stores.sqlite.work.reaping import SqliteMaintenance
 from mainspring.stores.sqlite.work.staging import SqliteScheduling
 from mainspring.stores.sqlite.work.submissions import SqliteSubmissions
-from mainspring.stores.tenant_scope import Seen
+from mainspring.stores.tenant_scope import TenantScope
 
 
 class SqliteStore(
@@ -92,7 +92,7 @@ class SqliteStore(
         self._guard.put_log_aside()
 
     def seen_by(self, tenant: str | None) -> Reads:
-        return self if tenant is None else Seen(self, tenant)
+        return self if tenant is None else TenantScope(self, tenant)
 
     def listed_by(self, tenant: str | None) -> Reads:
         return self.seen_by(tenant)

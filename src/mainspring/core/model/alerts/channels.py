@@ -230,7 +230,7 @@ def _quiet(given: Mapping[str, list[str]], field: str) -> QuietHours | None:
         raise Invalid(field, f"quiet={given['quiet'][0]:.20} are no hours", "quiet=22:00-07:00 zone=Europe/Paris")
     start, end = int(shape[1]) * 60 + int(shape[2]), int(shape[3]) * 60 + int(shape[4])
     if start == end:
-        raise Invalid(field, "quiet hours end where they begin", "leave some time to be told in")
+        raise Invalid(field, "quiet hours end where they begin", "leave some time to send alerts in")
     zone = given.get("zone", ["UTC"])[0]
     load_zone(zone, field)
     return QuietHours(start, end, zone)

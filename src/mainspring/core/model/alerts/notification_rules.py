@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from mainspring.core.model.alerts.alert_messages import AlertStage
 from mainspring.core.model.alerts.channels import OWNER, Channel, ChannelKind, read_channels
-from mainspring.core.model.alerts.notices import On
 from mainspring.core.model.alerts.outgoing import check_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
@@ -18,10 +18,10 @@ _HINT = "on=dead on=recovered to=CHANNEL task=charge* queue=billing job=nightly 
 _OTHERS = "*"
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+class ProblemEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A failed attempt, a failed run, or an SLO that is missed or met again."""
 
-    stage: On
+    stage: AlertStage
     tenant: str
     #: What alerts are tracked by: the id of a recurring job, otherwise the task.
     subject: str
@@ -38,14 +38,14 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
     @property
-    def stages(self) -> tuple[On, ...]:
+    def stages(self) -> tuple[AlertStage, ...]:
         """The stages that rules may match, worst first: a dead run has also failed."""
-        return (On.DEAD, On.FAILED) if self.stage is On.DEAD else (self.stage,)
+        return (AlertStage.DEAD, AlertStage.FAILED) if self.stage is AlertStage.DEAD else (self.stage,)
 
 
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    on: frozenset[On]
+    on: frozenset[AlertStage]
     #: The name of a channel, or ``owner``.
     to: str
     #: Patterns; empty matches all. One matching tag is enough.
@@ -58,21 +58,21 @@ class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
     #: Send the alert during quiet hours, too.
     urgent: bool = False
 
-    def matches(self, trouble: Trouble) -> bool:
+    def matches(self, event: ProblemEvent) -> bool:
         return (
-            self.tenant in (ALL_TENANTS, trouble.tenant)
-            and _matches_any(self.tasks, trouble.task)
-            and _matches_any(self.queues, trouble.queue)
-            and _matches_any(self.jobs, trouble.name)
-            and (not self.tags or any(_matches_any(self.tags, tag) for tag in trouble.tags))
+            self.tenant in (ALL_TENANTS, event.tenant)
+            and _matches_any(self.tasks, event.task)
+            and _matches_any(self.queues, event.queue)
+            and _matches_any(self.jobs, event.name)
+            and (not self.tags or any(_matches_any(self.tags, tag) for tag in event.tags))
         )
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True):
     """What a target receives about a problem."""
 
     #: The worst stage that a matching rule asks for; None: only the recovery.
-    stage: On | None
+    stage: AlertStage | None
     urgent: bool
     recovered: bool
 
@@ -89,26 +89,26 @@ class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
     #: The dashboard's base URL; empty: not configured.
     url: str = ""
 
-    def hears(self, stage: On, tenant: str) -> bool:
+    def has_rule_for(self, stage: AlertStage, tenant: str) -> bool:
         """Return whether any rule may match this stage for this tenant."""
         return any(stage in rule.on and rule.tenant in (ALL_TENANTS, tenant) for rule in self.rules)
 
-    def wishes(self, trouble: Trouble) -> dict[str, Wish]:
+    def find_subscriptions(self, event: ProblemEvent) -> dict[str, Subscription]:
         """Return what each target receives. A target is a channel, or a channel and an address within it."""
-        found: dict[str, Wish] = {}
+        found: dict[str, Subscription] = {}
         for rule in self.rules:
-            target = self._target(rule, trouble) if rule.matches(trouble) else ""
+            target = self._target(rule, event) if rule.matches(event) else ""
             if not target:
                 continue
-            stage = next((stage for stage in trouble.stages if stage in rule.on), None)
+            stage = next((stage for stage in event.stages if stage in rule.on), None)
             # Combined with other stages, "recovered" applies to those stages only. Alone, it applies to every problem.
-            if stage is None and rule.on != {On.RECOVERED}:
+            if stage is None and rule.on != {AlertStage.RECOVERED}:
                 continue
-            recovered = On.RECOVERED in rule.on
+            recovered = AlertStage.RECOVERED in rule.on
             # PagerDuty keeps incidents open until they are resolved.
             recovered |= stage is not None and self.find_channel(target).kind is ChannelKind.PAGERDUTY
-            wish = Wish(stage, rule.urgent, recovered)
-            found[target] = _both(found[target], wish, trouble) if target in found else wish
+            subscription = Subscription(stage, rule.urgent, recovered)
+            found[target] = _both(found[target], subscription, event) if target in found else subscription
         return found
 
     def find_channel(self, target: str) -> Channel:
@@ -117,19 +117,19 @@ class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
     def knows(self, target: str) -> bool:
         return target.partition(" ")[0] in self.channels
 
-    def _target(self, rule: AlertRule, trouble: Trouble) -> str:
+    def _target(self, rule: AlertRule, event: ProblemEvent) -> str:
         name = rule.to
         if name == OWNER:
-            name = self.owners.get(trouble.owner, self.owners.get(_OTHERS, "")) if trouble.owner else ""
+            name = self.owners.get(event.owner, self.owners.get(_OTHERS, "")) if event.owner else ""
         if not name or not self.channels[name].writes_to_owners:
             return name
-        address = self.channels[name].find_owner_address(trouble.owner)
+        address = self.channels[name].find_owner_address(event.owner)
         return f"{name} {address}" if address else ""
 
 
-def _both(one: Wish, other: Wish, trouble: Trouble) -> Wish:
-    stage = next((stage for stage in trouble.stages if stage in (one.stage, other.stage)), None)
-    return Wish(stage, one.urgent or other.urgent, one.recovered or other.recovered)
+def _both(one: Subscription, other: Subscription, event: ProblemEvent) -> Subscription:
+    stage = next((stage for stage in event.stages if stage in (one.stage, other.stage)), None)
+    return Subscription(stage, one.urgent or other.urgent, one.recovered or other.recovered)
 
 
 def read_notifications(
@@ -151,7 +151,7 @@ def read_notifications(
             raise Invalid(f"notifications.owners.{owner:.60}", "names no channel", _names(known))
         whose[owner] = words[0]
     if not whose and any(rule.to == OWNER for rule in found):
-        raise Invalid("notifications.owners", "is empty, and a rule tells owners", 'as in "*" = "mail"')
+        raise Invalid("notifications.owners", "is empty, and a rule writes to owners", 'as in "*" = "mail"')
     if url:
         check_url(url, "notifications.url")
         if urlsplit(url).query or urlsplit(url).fragment:
@@ -199,11 +199,11 @@ def _read(name: str, words: tuple[str, ...], field: str) -> AlertRule:
     )
 
 
-def _stages(words: list[str], field: str) -> Iterator[On]:
+def _stages(words: list[str], field: str) -> Iterator[AlertStage]:
     for word in words:
-        if word not in set(On):
-            raise Invalid(field, f"on={word:.40} is nothing that happens", ", ".join(On))
-        yield On(word)
+        if word not in set(AlertStage):
+            raise Invalid(field, f"on={word:.40} is nothing that happens", ", ".join(AlertStage))
+        yield AlertStage(word)
 
 
 def _matches_any(patterns: tuple[str, ...], word: str) -> bool:

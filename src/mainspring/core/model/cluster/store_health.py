@@ -22,10 +22,10 @@ def find_worst(findings: Iterable[Finding]) -> dict[str, Finding]:
 
 def changed(before: Mapping[str, Finding], now: Mapping[str, Finding]) -> list[Finding]:
     """Return the findings whose level or culprit has changed. A check without an earlier finding counts as OK."""
-    return [finding for check, finding in now.items() if _told(finding) != _told(before.get(check))]
+    return [finding for check, finding in now.items() if _comparable(finding) != _comparable(before.get(check))]
 
 
-def _told(finding: Finding | None) -> tuple[Level, str]:
+def _comparable(finding: Finding | None) -> tuple[Level, str]:
     if finding is None or finding.level is Level.OK:
         return Level.OK, ""
     return finding.level, finding.who

@@ -17,7 +17,7 @@ from mainspring.core.model.base.instant import Instant, isoformat
 from mainspring.core.model.runs.names import external_name
 
 #: Longer errors keep their last characters, where the cause stands.
-MAX_TOLD_ERROR = 1_000
+MAX_EVENT_ERROR = 1_000
 
 
 class Topic(StrEnum):
@@ -105,7 +105,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     attempt: int = 0
     reason: str = ""
-    #: At most the last ``MAX_TOLD_ERROR`` characters.
+    #: At most the last ``MAX_EVENT_ERROR`` characters.
     error: str | None = None
     #: The tags of the run; without those of its recurring job.
     tags: tuple[str, ...] = ()
@@ -219,11 +219,11 @@ def compose(
     time = isoformat(at)
     heads = [
         (
-            told,
+            event_type,
             b'{"specversion":"1.0","source":"%b","type":"%b","time":"%b",%b"id":"%b-' % (*words, owner, batch.encode()),
         )
-        for told in kind.types
-        for words in [(source.encode(), told.encode(), time.encode())]
+        for event_type in kind.types
+        for words in [(source.encode(), event_type.encode(), time.encode())]
     ]
     named, of_worker, topic = _NAMES[kind.subject], kind.subject == "worker", kind.topic
     number = 0
@@ -234,12 +234,12 @@ def compose(
             subject = _UNKNOWN
         end = subject.end if kind.explained and subject.end is not None else b""
         about = known.encode()
-        for told, head in heads:
+        for event_type, head in heads:
             said = (head, number, about, named, about, subject.data, end)
             body = b'%b%d","subject":"%b","data":{%b%b"%b%b}}' % said
             event = f"{batch}-{number}"
             number += 1
-            yield Event(topic, subject.key or known, told, event, tenant, subject.task, subject.queue, body)
+            yield Event(topic, subject.key or known, event_type, event, tenant, subject.task, subject.queue, body)
 
 
 def dropped(

@@ -23,7 +23,7 @@ def whole_ticks(entries: Sequence[LedgerEntry], limit: int) -> int:
     return end
 
 
-def telling(entries: Sequence[LedgerEntry], target: str | None) -> LedgerEntry | None:
+def choose_entry(entries: Sequence[LedgerEntry], target: str | None) -> LedgerEntry | None:
     """Return the row of one tick for a data center; without one, a skipped row if there is any, else the first."""
     if target is not None:
         return next((entry for entry in entries if entry.target == target), None)

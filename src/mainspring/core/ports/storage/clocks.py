@@ -11,7 +11,7 @@ from mainspring.core.model.cluster.clock_guard import ClockReading
 class Clocks(Protocol):
     async def now(self) -> Instant: ...
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+    async def record_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         """Store the clock reading of these sessions' node, and the version of their process's time zone database.
 
         Unknown sessions are ignored.

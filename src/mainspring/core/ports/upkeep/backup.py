@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 #: Reports progress: what is processed, how much is done, and the total; 0: unknown.
-Tell = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 #: Opens a member of the backup for reading from its beginning.
 Open = Callable[[str], AsyncIterator[bytes]]
 
@@ -76,12 +76,12 @@ class BackupWriter(Protocol):
 class Backups(Protocol):
     """A store that can be backed up while it is in use, and restored from a backup."""
 
-    async def take(self, writing: BackupWriter, program: str, tell: Tell) -> Manifest:
+    async def take(self, writing: BackupWriter, program: str, report: ReportProgress) -> Manifest:
         """Back up everything as of one moment, without blocking other processes."""
         ...
 
     async def restore(
-        self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
+        self, manifest: Manifest, opened: Open, unfinished: Unfinished, report: ReportProgress, *, replace: bool
     ) -> RestoreRecord:
         """Restore the store from a backup, completely or not at all.
 

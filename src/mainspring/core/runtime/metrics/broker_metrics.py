@@ -18,10 +18,10 @@ _COUNTED: tuple[tuple[Metric, Callable[[GuardedBroker], int]], ...] = (
 )
 
 
-def export_brokers(brokers: Brokers | None, book: Exposition) -> None:
+def export_brokers(brokers: Brokers | None, exposition: Exposition) -> None:
     """Report counters that are incremented where the calls are made."""
     for name, engine in ({} if brokers is None else brokers.named()).items():
         for metric, count in _COUNTED:
-            book.put(metric, count(engine), name)
-        book.put(declared.BROKER_UP, 0 if engine.away else 1, name)
-        book.sums(declared.ROUND_TRIP, engine.calls, engine.busy / SECOND, name)
+            exposition.put(metric, count(engine), name)
+        exposition.put(declared.BROKER_UP, 0 if engine.away else 1, name)
+        exposition.sums(declared.ROUND_TRIP, engine.calls, engine.busy / SECOND, name)

@@ -72,31 +72,31 @@ class Exposition:
 
 
 class Exporter(Collector):
-    """The registry of a process: renders a book, and prometheus-client's metrics of the process itself."""
+    """The registry of a process: renders an exposition and prometheus-client's metrics of the process itself."""
 
-    def __init__(self, tell: Iterable[Callable[[Exposition], None]] = ()) -> None:
-        self._tell = list(tell)
-        self._book = Exposition()
+    def __init__(self, sources: Iterable[Callable[[Exposition], None]] = ()) -> None:
+        self._sources = list(sources)
+        self._exposition = Exposition()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def add(self, tell: Callable[[Exposition], None]) -> None:
+    def add(self, export: Callable[[Exposition], None]) -> None:
         """Add a source of metrics of this process."""
-        self._tell.append(tell)
+        self._sources.append(export)
 
-    def print(self, book: Exposition) -> bytes:
-        """Render a book. Nothing in here waits, so books are never mixed."""
-        for tell in self._tell:
-            tell(book)
-        self._book = book
+    def print(self, exposition: Exposition) -> bytes:
+        """Render an exposition. Nothing in here waits, so expositions are never mixed."""
+        for export in self._sources:
+            export(exposition)
+        self._exposition = exposition
         try:
             return generate_latest(self._registry)
         finally:
-            self._book = Exposition()
+            self._exposition = Exposition()
 
     def collect(self) -> Iterable[Family]:
-        return self._book.families()
+        return self._exposition.families()
 
 
 def _new(metric: Metric) -> Family:

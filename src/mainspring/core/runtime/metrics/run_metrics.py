@@ -161,30 +161,30 @@ class RunMetrics:
         """Count a change of an SLO by the name of its event."""
         self._slo_changes[(event.rpartition("_")[2],)] += 1
 
-    def tell(self, book: "Exposition") -> None:
-        book.counts(declared.SUBMITTED, self._submitted)
-        book.put(declared.DUPLICATES, self.known)
-        book.spreads(declared.CALL_SECONDS, self._call_seconds)
-        book.spreads(declared.CALL_RUNS, self._call_runs)
-        book.counts(declared.CALL_FAILURES, self._failures)
-        book.counts(declared.ATTEMPTS, self._attempts)
-        book.counts(declared.ENDED, self._ended)
-        book.counts(declared.RETRIES, self._retries)
-        book.put(declared.STALE, self.fenced)
-        book.spreads(declared.LATENESS, self._lateness)
-        book.spreads(declared.DURATION, self._durations)
+    def export(self, exposition: "Exposition") -> None:
+        exposition.counts(declared.SUBMITTED, self._submitted)
+        exposition.put(declared.DUPLICATES, self.known)
+        exposition.spreads(declared.CALL_SECONDS, self._call_seconds)
+        exposition.spreads(declared.CALL_RUNS, self._call_runs)
+        exposition.counts(declared.CALL_FAILURES, self._failures)
+        exposition.counts(declared.ATTEMPTS, self._attempts)
+        exposition.counts(declared.ENDED, self._ended)
+        exposition.counts(declared.RETRIES, self._retries)
+        exposition.put(declared.STALE, self.fenced)
+        exposition.spreads(declared.LATENESS, self._lateness)
+        exposition.spreads(declared.DURATION, self._durations)
         if self._by_tenant:
-            book.counts(declared.TENANT_SUBMITTED, self._tenant_submitted)
-            book.counts(declared.TENANT_ATTEMPTS, self._tenant_attempts)
+            exposition.counts(declared.TENANT_SUBMITTED, self._tenant_submitted)
+            exposition.counts(declared.TENANT_ATTEMPTS, self._tenant_attempts)
         if self.schedules:
-            self._tell_of_scheduling(book)
+            self._tell_of_scheduling(exposition)
 
-    def _tell_of_scheduling(self, book: "Exposition") -> None:
-        book.put(declared.STAGED, self.staged)
-        book.put(declared.FIRED, self.fired)
-        book.spread(declared.FIRE_LATENESS, self._fire_lateness)
-        book.counts(declared.REAPED, self._reaped)
-        book.counts(declared.SLO_CHANGES, self._slo_changes)
+    def _tell_of_scheduling(self, exposition: "Exposition") -> None:
+        exposition.put(declared.STAGED, self.staged)
+        exposition.put(declared.FIRED, self.fired)
+        exposition.spread(declared.FIRE_LATENESS, self._fire_lateness)
+        exposition.counts(declared.REAPED, self._reaped)
+        exposition.counts(declared.SLO_CHANGES, self._slo_changes)
 
     def _count_other(self, task: str, completion: Completion) -> None:
         self._attempts[task, completion.outcome.value] += 1

@@ -141,9 +141,9 @@ class Tracing:
         """Send waiting spans, if that succeeds soon."""
         self.sender.force_flush()
 
-    def tell(self, book: Exposition) -> None:
-        book.put(declared.SPANS, self.sender.exported, "exported")
-        book.put(declared.SPANS, self.sender.dropped, "dropped")
+    def export(self, exposition: Exposition) -> None:
+        exposition.put(declared.SPANS, self.sender.exported, "exported")
+        exposition.put(declared.SPANS, self.sender.dropped, "dropped")
 
     def record(
         self,
@@ -333,14 +333,14 @@ class Tracing:
             with standing(_beneath(*ids)):
                 yield answered
         finally:
-            told: Attributes = (
+            attributes: Attributes = (
                 ("http.request.method", method),
                 ("http.route", path),
                 ("mainspring.operation", name),
             )
             if status is not None:
-                told += (("http.response.status_code", status),)
-            same = _same(f"{method} {path}", Span.SPAN_KIND_SERVER, told)
+                attributes += (("http.response.status_code", status),)
+            same = _same(f"{method} {path}", Span.SPAN_KIND_SERVER, attributes)
             broken = status is None or status >= 500
             self.record(same, ids, parent, (), began, clock.now(), status=_broken("") if broken else None)
 
@@ -406,12 +406,12 @@ def _link(trace_id: int, span_id: int) -> Span.Link:
 def _exception(text: str, at: Instant) -> Span.Event:
     last = text.rpartition("\n")[2]
     kind, _, message = last.partition(": ")
-    told: Attributes = (
+    attributes: Attributes = (
         ("exception.type", _text(kind)),
         ("exception.message", _text((message or last)[:_LONGEST_ERROR])),
         ("exception.stacktrace", _text(text[-_LONGEST_ERROR:])),
     )
-    return Span.Event(name="exception", time_unix_nano=at * 1_000, attributes=[_written(*one) for one in told])
+    return Span.Event(name="exception", time_unix_nano=at * 1_000, attributes=[_written(*one) for one in attributes])
 
 
 def _broken(why: str) -> Status:

@@ -142,7 +142,7 @@ async def send(call: HttpCall, request: OutgoingRequest, egress: Egress, tenant:
         raise HttpFailed(str(error)) from None
     except NoAnswer as error:
         raise HttpFailed(str(error)) from None
-    _tell(call, answer)
+    _log_answer(call, answer)
     if not call.expects(answer.status):
         raise read_status_error(call, answer, tenant)
     return answer
@@ -261,7 +261,7 @@ def _line(call: HttpCall, answer: Answer) -> str:
     return f"{call.verb} {where} was answered with {answer.status} {_phrase(answer.status)}".rstrip()
 
 
-def _tell(call: HttpCall, answer: Answer) -> None:
+def _log_answer(call: HttpCall, answer: Answer) -> None:
     reporter = current.get()
     if reporter is not None:
         reporter.print(f"{_line(call, answer)}, {len(answer.body)} bytes")

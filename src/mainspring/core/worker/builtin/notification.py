@@ -5,8 +5,7 @@ from typing import assert_never
 
 import msgspec
 
-from mainspring.core.model.alerts.channels import Channel, ChannelKind
-from mainspring.core.model.alerts.notices import (
+from mainspring.core.model.alerts.alert_messages import (
     Message,
     build_text,
     build_title,
@@ -14,6 +13,7 @@ from mainspring.core.model.alerts.notices import (
     slack_body,
     webhook_body,
 )
+from mainspring.core.model.alerts.channels import Channel, ChannelKind
 from mainspring.core.model.alerts.outgoing import check_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Instant
@@ -68,12 +68,12 @@ class AlertRelay:
                     check_url(secret, channel.secret)
                 except Invalid as error:
                     raise for_good(HttpFailed, f"the secret is no URL: {error.reason}") from None
-                await self._post(secret, slack_body(message.notice), {}, held, shown="the webhook of Slack")
+                await self._post(secret, slack_body(message.alert), {}, held, shown="the webhook of Slack")
             case ChannelKind.PAGERDUTY:
-                for body in pagerduty_bodies(message.notice, secret, _SOURCE):
+                for body in pagerduty_bodies(message.alert, secret, _SOURCE):
                     await self._post(channel.url, body, {}, held)
             case ChannelKind.WEBHOOK:
-                body = webhook_body(message.notice)
+                body = webhook_body(message.alert)
                 await self._post(channel.url, body, marks(held, secret, self._now, body), held)
             case ChannelKind.EMAIL:
                 await self._write(channel, message, secret, held)
@@ -98,8 +98,8 @@ class AlertRelay:
         letter = Email(
             sender=channel.sender,
             to=to,
-            subject=build_title(message.notice),
-            text=build_text(message.notice) + "\n",
+            subject=build_title(message.alert),
+            text=build_text(message.alert) + "\n",
             id=held.id,
         )
         try:

@@ -82,11 +82,11 @@ class Output:
     Keeps the last bytes and reports every line.
     """
 
-    def __init__(self, stream: IO[bytes], keep: int, tell: Callable[[bytes, bool], None]) -> None:
-        """``tell`` is called with each line, and with True if the line was longer than what is reported."""
+    def __init__(self, stream: IO[bytes], keep: int, on_line: Callable[[bytes, bool], None]) -> None:
+        """``on_line`` is called with each line, and with True if the line was longer than what is reported."""
         self._stream = stream
         self._keep = keep
-        self._tell = tell
+        self._on_line = on_line
         self._kept = bytearray()
         self._line = bytearray()
         self._loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class Output:
 
     def _end_line(self) -> None:
         line, self._line = bytes(self._line), bytearray()
-        self._tell(line[:_LONGEST_LINE], len(line) > _LONGEST_LINE)
+        self._on_line(line[:_LONGEST_LINE], len(line) > _LONGEST_LINE)
 
     def _finish(self) -> None:
         if not self._stream.closed:
@@ -149,7 +149,7 @@ class Program:
       kills the program (on Linux), and the worker kills every process with the mark of the run.
     """
 
-    def __init__(self, order: ProgramSpec, *, stdin: bytes, keep: int, tell: Callable[[bytes, bool], None]) -> None:
+    def __init__(self, order: ProgramSpec, *, stdin: bytes, keep: int, on_line: Callable[[bytes, bool], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[ProgramResult] = self._loop.create_future()
         self._marks = _marks(order.environment)
@@ -174,8 +174,8 @@ class Program:
         self._line = ours
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self.stdout = Output(self._process.stdout, keep, tell)
-        self.stderr = Output(self._process.stderr, keep, tell)
+        self.stdout = Output(self._process.stdout, keep, on_line)
+        self.stderr = Output(self._process.stderr, keep, on_line)
         threading.Thread(target=self._await_end, name=f"mainspring script {self._process.pid}", daemon=True).start()
 
     async def stop(self, grace: float) -> None:
@@ -212,9 +212,9 @@ class Program:
             ended = ProgramResult(code=code if code < 0 else -signal.SIGKILL)
         self._line.close()
         with suppress(RuntimeError):  # The loop is closed: there is no receiver left.
-            self._loop.call_soon_threadsafe(self._tell, ended)
+            self._loop.call_soon_threadsafe(self._set_ended, ended)
 
-    def _tell(self, ended: ProgramResult) -> None:
+    def _set_ended(self, ended: ProgramResult) -> None:
         if not self.ended.done():
             self.ended.set_result(ended)
 

@@ -84,7 +84,7 @@ class _Listener:
         self._reporter = current.get()
         self.pause: Micros = _PAUSE
 
-    def hear(self, data: bytes, cut: bool) -> None:
+    def add(self, data: bytes, cut: bool) -> None:
         line = readable(data).rstrip("\r")
         if cut:
             # Half a secret at the cut would not be found.
@@ -116,7 +116,7 @@ async def run(task: BuiltinTask, held: HeldRun) -> bytes:
     listener = _Listener(held.tenant)
     longest = masks.longest(held.tenant)
     try:
-        program = Program(task.order, stdin=task.stdin, keep=KEPT + longest, tell=listener.hear)
+        program = Program(task.order, stdin=task.stdin, keep=KEPT + longest, on_line=listener.add)
     except OSError as error:
         raise task.kind(f"{task.name} cannot be started: {error.strerror}") from None
     try:

@@ -16,9 +16,9 @@ class Channel:
     completely before the outcome of its runs is decided.
     """
 
-    def __init__(self, line: socket.socket, heard: Callable[[FromChild], None], hung_up: Callable[[], None]) -> None:
+    def __init__(self, line: socket.socket, received: Callable[[FromChild], None], hung_up: Callable[[], None]) -> None:
         self._line = line
-        self._heard = heard
+        self._received = received
         self._hung_up = hung_up
         self._frames = Frames()
         self._unsent = bytearray()
@@ -61,7 +61,7 @@ class Channel:
         except OSError:
             data = b""
         for frame in self._frames.feed(data):
-            self._heard(decode_from_child(frame))
+            self._received(decode_from_child(frame))
         if not data and self._open:
             self.close()
             self._hung_up()

@@ -36,12 +36,12 @@ from mainspring.core.worker.executors.frames import (
 )
 from mainspring.core.worker.executors.host import HostLoop
 from mainspring.core.worker.executors.interruption import Call
-from mainspring.core.worker.executors.lifeline import (
-    end_cut_off,
-    end_when_still,
-    end_with_worker,
-    identify,
-    leave_nobody_behind,
+from mainspring.core.worker.executors.liveness import (
+    exit_cut_off,
+    exit_when_stale,
+    exit_with_worker,
+    identify_file,
+    kill_process_group,
 )
 from mainspring.core.worker.executors.memory import resident_bytes
 from mainspring.core.worker.executors.results import result_problem
@@ -68,7 +68,7 @@ class _Entry(NamedTuple):
 class Child:
     """Reads frames on the main thread, and calls handlers on as many threads as there are concurrent calls."""
 
-    def __init__(self, line: socket.socket, lifeline: int, source: str) -> None:
+    def __init__(self, line: socket.socket, liveness: int, source: str) -> None:
         self._line = line
         self._source = source
         self._sending = threading.Lock()
@@ -82,9 +82,9 @@ class Child:
         self._tracing: Tracing | None = None
         self.captures = False
         #: The standard descriptors and those that show that the worker lives, and their files once it is loaded.
-        self._descriptors = [0, 1, 2, lifeline]
+        self._descriptors = [0, 1, 2, liveness]
         self._files: list[tuple[int, int] | None] = []
-        self._line_file = identify(line.fileno())
+        self._line_file = identify_file(line.fileno())
         self._host = HostLoop()
         #: Attempts with unsent reports. Reports taken from one are sent before another thread takes from it.
         self._reporters: SimpleQueue[AttemptReporter[int]] = SimpleQueue()
@@ -109,14 +109,14 @@ class Child:
                     case Finish():
                         self._close()
                         return
-        leave_nobody_behind()
+        kill_process_group()
 
     def _receive(self) -> bytes:
         try:
             return self._line.recv(_CHUNK)
         except OSError:
-            if identify(self._line.fileno()) != self._line_file:
-                end_cut_off()
+            if identify_file(self._line.fileno()) != self._line_file:
+                exit_cut_off()
             raise
 
     def _begin(self, begin: Begin) -> bool:
@@ -144,10 +144,10 @@ class Child:
         except BaseException as error:
             self._send(StartRefused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
             return False
-        self._descriptors.append(begin.lifeline)
-        self._files = [identify(descriptor) for descriptor in self._descriptors]
+        self._descriptors.append(begin.liveness)
+        self._files = [identify_file(descriptor) for descriptor in self._descriptors]
         threading.Thread(target=self._keep_reporting, name="mainspring reports", daemon=True).start()
-        end_when_still(begin.lifeline, begin.silence)
+        exit_when_stale(begin.liveness, begin.silence)
         self._send(Ready())
         return True
 
@@ -186,9 +186,9 @@ class Child:
             memory = resident_bytes() if self._measures_memory else 0
             del self._calls[start.key]
             entry.reporter.close()
-            self._tell(entry.reporter)
+            self._send_reports(entry.reporter)
             # Closed, or closed and opened again as another file, into which later runs would print.
-            broken = [identify(descriptor) for descriptor in self._descriptors] != self._files
+            broken = [identify_file(descriptor) for descriptor in self._descriptors] != self._files
             self._send(AttemptEnded(start.key, result, error, memory, cause, entry.reporter.spent(), broken))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
@@ -203,20 +203,20 @@ class Child:
     def wake(self, reporter: AttemptReporter[int]) -> None:
         self._reporters.put(reporter)
 
-    async def heard(self, reporter: AttemptReporter[int]) -> None:
+    async def flush(self, reporter: AttemptReporter[int]) -> None:
         """Send the reports to the worker."""
-        self._tell(reporter)
+        self._send_reports(reporter)
 
     def _keep_reporting(self) -> None:
         pause = threading.Event()
         while True:
             first = self._reporters.get()
             pause.wait(_GATHER)
-            self._tell(first)
+            self._send_reports(first)
             for _ in range(self._reporters.qsize()):
-                self._tell(self._reporters.get())
+                self._send_reports(self._reporters.get())
 
-    def _tell(self, reporter: AttemptReporter[int]) -> None:
+    def _send_reports(self, reporter: AttemptReporter[int]) -> None:
         with self._taking:
             if reporter.waiting:
                 self._send(Reported(reporter.owner, reporter.take()))
@@ -224,12 +224,12 @@ class Child:
     def _send(self, message: FromChild) -> None:
         frame = encode(message)
         with self._sending:
-            if identify(self._line.fileno()) != self._line_file:
-                end_cut_off()
+            if identify_file(self._line.fileno()) != self._line_file:
+                exit_cut_off()
             try:
                 self._line.sendall(frame)
             except OSError:
-                leave_nobody_behind()
+                kill_process_group()
 
 
 def load(source: str) -> HandlerSource:
@@ -246,7 +246,7 @@ def load(source: str) -> HandlerSource:
 
 def main() -> None:
     source, line, read_end, worker = sys.argv[1:]
-    end_with_worker(int(worker), int(read_end))
+    exit_with_worker(int(worker), int(read_end))
     os.set_inheritable(int(line), False)
     os.set_inheritable(int(read_end), False)
     # Output of handlers belongs in the log of the worker, not in its standard output.

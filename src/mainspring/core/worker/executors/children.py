@@ -11,7 +11,7 @@ from mainspring.core.model.runs.cause import Cause
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import NEVER, Attempt, Stop
-from mainspring.core.worker.executors.lifeline import CUT_OFF, Lifeline
+from mainspring.core.worker.executors.liveness import CUT_OFF, LivenessFile
 from mainspring.core.worker.executors.process import ChildProcess
 from mainspring.core.worker.outcomes import Outcomes
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, ReportListener
@@ -43,7 +43,7 @@ class ChildPool:
         threads: int,
         clock: Clock,
         outcomes: Outcomes,
-        lifeline: Lifeline,
+        liveness: LivenessFile,
         silence: int,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
@@ -63,7 +63,7 @@ class ChildPool:
         self._threads = threads
         self._clock = clock
         self._outcomes = outcomes
-        self._lifeline = lifeline
+        self._liveness = liveness
         self._silence = silence
         self._watch = watch
         self._check_lease = check_lease
@@ -205,7 +205,7 @@ class ChildPool:
     def _start_child(self) -> ChildProcess:
         child = ChildProcess(
             source=self._source,
-            lifeline=self._lifeline,
+            liveness=self._liveness,
             silence=self._silence,
             measures_memory=self._recycle_memory_bytes is not None,
             adopts=self._adopts,
@@ -246,7 +246,7 @@ class ChildPool:
         if left and not child.load:
             child.withheld.append((attempt, result, error, cause))
         else:
-            self._tell(attempt, result, error, cause)
+            self._report_outcome(attempt, result, error, cause)
         if self._recycle_memory_bytes is not None and child.memory >= self._recycle_memory_bytes:
             child.retiring = True
         if child.retiring and not child.load:
@@ -254,7 +254,7 @@ class ChildPool:
             self._watch(self._clock.monotonic() + self._kill_grace)
         self._fill()
 
-    def _tell(self, attempt: Attempt, result: bytes | None, error: str | None, cause: Cause) -> None:
+    def _report_outcome(self, attempt: Attempt, result: bytes | None, error: str | None, cause: Cause) -> None:
         if error is None:
             self._outcomes.succeeded(attempt, result)
         else:
@@ -275,7 +275,7 @@ class ChildPool:
             tasks = sorted({attempt.held.task for attempt in hosted})
             _log.error("child process died", pid=child.pid, how=describe_exit(code), tasks=tasks)
         for attempt, result, error, cause in child.withheld:
-            self._tell(attempt, result, error, cause)
+            self._report_outcome(attempt, result, error, cause)
         for attempt in hosted:
             del self._where[attempt]
             if attempt.stop is not None:

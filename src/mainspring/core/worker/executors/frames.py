@@ -19,8 +19,8 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     path: list[str]
     #: Report memory use at the end of every call.
     measures_memory: bool
-    #: The descriptor of the lifeline, and after how many seconds without a change the child ends.
-    lifeline: int
+    #: The descriptor of the liveness, and after how many seconds without a change the child ends.
+    liveness: int
     silence: int
     #: Passed to the application's ``adopt`` before anything starts.
     adopts: bytes

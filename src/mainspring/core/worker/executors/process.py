@@ -28,7 +28,7 @@ from mainspring.core.worker.executors.frames import (
     Start,
     StartRefused,
 )
-from mainspring.core.worker.executors.lifeline import Lifeline
+from mainspring.core.worker.executors.liveness import LivenessFile
 from mainspring.core.worker.executors.marks import kill_marked, marked
 
 _PROGRAM = "mainspring.core.worker.executors.child"
@@ -62,7 +62,7 @@ class ChildProcess:
         self,
         *,
         source: str,
-        lifeline: Lifeline,
+        liveness: LivenessFile,
         silence: int,
         measures_memory: bool,
         adopts: bytes,
@@ -104,7 +104,7 @@ class ChildProcess:
 
         ours, theirs = socket.socketpair()
         read_end, self._write_end = os.pipe()
-        passed = (theirs.fileno(), read_end, lifeline.fileno())
+        passed = (theirs.fileno(), read_end, liveness.fileno())
         mark = secrets.token_hex(16)
         self._marks = [f"{_MARK}={mark}\0".encode()]
         try:
@@ -125,12 +125,12 @@ class ChildProcess:
             theirs.close()
             os.close(read_end)
         self.pid = self._process.pid
-        self._channel = Channel(ours, self._heard, self._hung_up)
+        self._channel = Channel(ours, self._receive, self._hung_up)
         self._channel.send(
             Begin(
                 list(sys.path),
                 measures_memory,
-                lifeline.fileno(),
+                liveness.fileno(),
                 silence,
                 adopts,
                 captures,
@@ -213,7 +213,7 @@ class ChildProcess:
         self._owner.begin(attempt)
         self._channel.send(Start(key, attempt.held))
 
-    def _heard(self, message: FromChild) -> None:
+    def _receive(self, message: FromChild) -> None:
         match message:
             case Ready():
                 self.ready = True
@@ -225,9 +225,9 @@ class ChildProcess:
             case StartRefused(error=error):
                 self.refuse(error)
             case Reported(key=key, batch=batch):
-                teller = self._running.get(key)
-                if teller is not None and teller.reporter is not None:
-                    teller.reporter.tell(batch)
+                reporting = self._running.get(key)
+                if reporting is not None and reporting.reporter is not None:
+                    reporting.reporter.add_batch(batch)
             case AttemptEnded(
                 key=key, result=result, error=error, memory=memory, cause=cause, spent=spent, broken=broken
             ):

@@ -70,7 +70,7 @@ class ReportListener(Protocol[Listened]):
         """Notify that reports are waiting. Called on the attempt's thread."""
         ...
 
-    async def heard(self, reporter: "AttemptReporter[Listened]") -> None:
+    async def flush(self, reporter: "AttemptReporter[Listened]") -> None:
         """Return when all reports of the attempt have arrived."""
         ...
 
@@ -90,7 +90,7 @@ class AttemptReporter(Generic[Owner]):
     #: Reports are waiting here, and the receiver was notified.
     waiting = False
     #: Reports were taken but have not reached the store yet.
-    unheard = False
+    undelivered = False
     #: The attempt has reported something.
     ever = False
     #: The attempt has recorded costs.
@@ -199,7 +199,7 @@ class AttemptReporter(Generic[Owner]):
             for line in text.split("\n"):
                 _output.info(line, **found)
 
-    def tell(self, batch: ReportBatch) -> None:
+    def add_batch(self, batch: ReportBatch) -> None:
         """Add reports that were made in another process."""
         self.alive = True
         if batch.progress is not None:
@@ -232,14 +232,14 @@ class AttemptReporter(Generic[Owner]):
         if self.ever:
             self._end_line()
         self._over = True
-        return self.waiting or self.unheard
+        return self.waiting or self.undelivered
 
-    async def heard(self) -> None:
+    async def flush(self) -> None:
         """Return when all reports have arrived. For code that completes the run by other means."""
         if self.ever:
             self._end_line()
-            if self.waiting or self.unheard:
-                await self.listener.heard(self)
+            if self.waiting or self.undelivered:
+                await self.listener.flush(self)
 
     def _end_line(self) -> None:
         boxes = self._boxes()

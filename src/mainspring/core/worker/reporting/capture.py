@@ -39,7 +39,7 @@ class Tee:
         return getattr(self.inner, name)
 
 
-class Veil(Tee):
+class MaskedFile(Tee):
     """Wraps a file that is not captured: writes are passed on with secrets masked."""
 
     def write(self, text: str) -> int:
@@ -91,15 +91,15 @@ class _Capture:
             self.begin()
         # They may have been replaced since.
         self._tee()
-        if not isinstance(sys.stderr, Veil) and sys.stderr is not None:
-            sys.stderr = cast(TextIO, Veil(sys.stderr))
+        if not isinstance(sys.stderr, MaskedFile) and sys.stderr is not None:
+            sys.stderr = cast(TextIO, MaskedFile(sys.stderr))
 
     def show(self) -> None:
         """Stop masking. For tests."""
         if self._hides:
             self._hides = False
             self.end()
-            if isinstance(sys.stderr, Veil):
+            if isinstance(sys.stderr, MaskedFile):
                 sys.stderr = sys.stderr.inner
 
     def renew(self) -> None:

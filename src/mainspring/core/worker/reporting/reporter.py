@@ -82,7 +82,7 @@ class Reporter:
             with suppress(RuntimeError):  # The loop is closed: the worker has left.
                 self._loop.call_soon_threadsafe(self._add, reporter)
 
-    async def heard(self, reporter: AttemptReporter[Attempt]) -> None:
+    async def flush(self, reporter: AttemptReporter[Attempt]) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.append((reporter, waiter))
         self._wakeup.notify()
@@ -163,7 +163,7 @@ class Reporter:
             if reporter is None or len(taken) >= self._most or size >= _LARGEST:
                 break
             del self._waiting[reporter]
-            reporter.unheard = True
+            reporter.undelivered = True
             taken.append(reporter)
             batch = reporter.take()
             held = reporter.owner.held
@@ -185,7 +185,7 @@ class Reporter:
         if lines:
             await self._until_heard(lambda: self._store.append_log(lines))
         for reporter in taken:
-            reporter.unheard = False
+            reporter.undelivered = False
         ended, self._ended = self._ended, []
         for attempt, completion in ended:
             if _all_heard(attempt.reporter):
@@ -228,4 +228,4 @@ class Reporter:
 
 
 def _all_heard(reporter: AttemptReporter[Attempt] | None) -> bool:
-    return reporter is None or not (reporter.waiting or reporter.unheard)
+    return reporter is None or not (reporter.waiting or reporter.undelivered)

@@ -93,13 +93,13 @@ async def create(
     def show() -> None:
         typer.echo(key.key)
         until = "without expiry" if key.expires_at is None else f"until {key.expires_at}"
-        out.say(
+        out.report(
             f"key {key.key_id}: {key.role} of {key.bound_to}, {until}. The secret is not shown again.\n"
             "Send it as: Authorization: Bearer <key>"
         )
 
     # With --quiet the key is printed, not its id: the id can be listed later, the key cannot.
-    out.tell(answer, [key.key], show)
+    out.render(answer, [key.key], show)
 
 
 @command(group, "list")
@@ -132,7 +132,7 @@ async def list_keys(api: Client, out: Output) -> None:
             empty="no keys; to create one: mainspring keys create --role submitter",
         )
 
-    out.tell({"items": [item for item, _ in keys]}, [key.key_id for _, key in keys], show)
+    out.render({"items": [item for item, _ in keys]}, [key.key_id for _, key in keys], show)
 
 
 @command(group, "revoke")
@@ -155,10 +155,10 @@ async def revoke(
     except NotFound:
         # The message omits the argument, which may be a whole key.
         raise NotFound("there is no key with this id; see: mainspring keys list") from None
-    out.tell(
+    out.render(
         answer,
         [identifier],
-        lambda: out.say(f"revoked; rejected by every process within {format_duration(REFUSED_WITHIN)}"),
+        lambda: out.report(f"revoked; rejected by every process within {format_duration(REFUSED_WITHIN)}"),
     )
 
 

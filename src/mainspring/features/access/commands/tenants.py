@@ -53,7 +53,7 @@ async def list_tenants(api: Client, out: Output) -> None:
             ],
         )
 
-    out.tell({"items": answer.items}, [tenant.name for tenant in tenants], show)
+    out.render({"items": answer.items}, [tenant.name for tenant in tenants], show)
 
 
 @command(group, "create")
@@ -96,7 +96,7 @@ async def _put(api: Client, out: Output, name: str, quotas: Mapping[str, int | N
         check_class("--retention", retention or " ")
         body["retention"] = retention
     answer = await api.ask("PUT", "/v1/tenants", body=body)
-    out.tell(
+    out.render(
         answer,
         [name],
         lambda: out.print(f"tenant {name}; default retention: {decode_answer(answer, Tenant).retention}"),

@@ -26,7 +26,7 @@ from mainspring.core.model.runs.restored import KnownOutcome, RestoreRecord, Unc
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.ports.upkeep.backup import Manifest, Tell
+from mainspring.core.ports.upkeep.backup import Manifest, ReportProgress
 from mainspring.features.backup.commands.known_ends import read_known_ends
 from mainspring.features.backup.restored import (
     cancel_runs,
@@ -405,7 +405,7 @@ async def _release_pause(settings: Settings) -> tuple[bool, int, Pause | None]:
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Tell]:
+def _progress(*, quiet: bool) -> Iterator[ReportProgress]:
     # Imported here because it takes long to load and would delay every command.
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

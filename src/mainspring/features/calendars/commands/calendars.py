@@ -108,7 +108,7 @@ async def list_calendars(api: Client, out: Output) -> None:
             empty="no calendars; to create one: mainspring calendars create weekends --closed sat --closed sun",
         )
 
-    out.tell(answer, [one.name for one in found], show)
+    out.render(answer, [one.name for one in found], show)
 
 
 @command(group, "show")
@@ -134,11 +134,11 @@ async def show_calendar(
         found = decode_answer(answer, _CalendarList).items
         rows = [(str(one.version), out.time(one.made_at), one.made_by, one.summary, one.why) for one in found]
         headers = ("VERSION", "MADE", "BY", "CLOSED", "WHY")
-        out.tell(answer, [str(one.version) for one in found], lambda: out.rows(headers, rows, right=("VERSION",)))
+        out.render(answer, [str(one.version) for one in found], lambda: out.rows(headers, rows, right=("VERSION",)))
         return
     with name_missing("calendar", name):
         answer = await api.ask("GET", f"/v1/calendars/{quote_segment(name)}", query={"tenant": api.tenant})
-    out.tell(answer, [name], lambda: _show_details(out, decode_answer(answer, Calendar)))
+    out.render(answer, [name], lambda: _show_details(out, decode_answer(answer, Calendar)))
 
 
 @command(group, "create", makes_store=True)
@@ -241,7 +241,7 @@ def _read_options(
 
 def _report_saved(out: Output, name: str, answer: Raw) -> None:
     saved = decode_answer(answer, Calendar)
-    out.tell(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
+    out.render(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
 
 
 @command(group, "import", makes_store=True)
@@ -275,7 +275,7 @@ async def delete_calendar(api: Client, out: Output, name: CalendarName, why: Why
     confirm(f"delete calendar {name}", yes)
     body: dict[str, object] = {"why": why} if api.tenant is None else {"why": why, "tenant": api.tenant}
     answer = await api.ask("DELETE", f"/v1/calendars/{quote_segment(name)}", body=body)
-    out.tell(answer, [name], lambda: out.print(f"calendar {name} deleted"))
+    out.render(answer, [name], lambda: out.print(f"calendar {name} deleted"))
 
 
 @command(group, "preview")
@@ -302,9 +302,9 @@ async def preview(
         rows = [(period.start, period.end or "no end", period.label) for period in periods]
         out.rows(("CLOSED FROM", "TO", ""), rows)
         if len(periods) < count and (not periods or periods[-1].end is not None):
-            out.say("no more within a year of the start; set a later --from to look further ahead")
+            out.report("no more within a year of the start; set a later --from to look further ahead")
 
-    out.tell(answer, [name], show)
+    out.render(answer, [name], show)
 
 
 async def _put(api: Client, name: str, body: dict[str, object], why: str) -> Raw:

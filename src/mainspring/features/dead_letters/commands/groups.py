@@ -104,7 +104,9 @@ async def list_dead(
     if runs or fingerprint is not None:
         found = await api.pages("/v1/dead-letters/runs", {**query, "fingerprint": fingerprint}, limit)
         dead = [decode_answer(item, Run) for item in found.items]
-        out.tell(found, [run.run_id for run in dead], lambda: show_runs(out, dead, more=found.next_cursor is not None))
+        out.render(
+            found, [run.run_id for run in dead], lambda: show_runs(out, dead, more=found.next_cursor is not None)
+        )
         return
     answer = await api.ask("GET", "/v1/dead-letters", query={**query, "limit": min(limit, 1_000)})
     groups = decode_answer(answer, _ErrorGroups).items
@@ -128,7 +130,7 @@ async def list_dead(
             empty="no dead letters",
         )
 
-    out.tell(answer, [item.fingerprint for item in groups], show)
+    out.render(answer, [item.fingerprint for item in groups], show)
 
 
 @command(group, "replay")
@@ -317,7 +319,7 @@ async def _send(
 def _print_result(out: Output, result: DeadLetterResult) -> None:
     verb = "replayed" if result.action == "replay" else "discarded"
     words = f"{result.count:,} would be {verb}" if result.dry_run else f"{result.count:,} {verb}"
-    out.tell(result, result.run_ids, lambda: out.print(words))
+    out.render(result, result.run_ids, lambda: out.print(words))
 
 
 def _parse_pace(pace: str) -> float:

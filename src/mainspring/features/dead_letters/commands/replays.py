@@ -43,11 +43,13 @@ async def start_replay(api: Client, out: Output, request: Mapping[str, object]) 
     body = {name: value for name, value in request.items() if value is not None}
     made = await api.ask("POST", "/v1/dead-letters/replays", body=body)
     identifier = decode_answer(made, ReplayStatus).replay_id
-    out.say(f"replay {identifier} continues if this command ends; to cancel it: mainspring replays cancel {identifier}")
+    out.report(
+        f"replay {identifier} continues if this command ends; to cancel it: mainspring replays cancel {identifier}"
+    )
     while (found := decode_answer(made, ReplayStatus)).state in ("canary", "going"):
         await api.clock.sleep(_POLL_INTERVAL)
         made = await api.ask("GET", f"/v1/dead-letters/replays/{identifier}")
-    out.tell(made, [identifier], lambda: out.print(found.summary))
+    out.render(made, [identifier], lambda: out.print(found.summary))
     if found.state == "stopped" or found.passed_over:
         raise typer.Exit(exits.PARTLY if found.replayed else exits.FAILED)
 
@@ -79,7 +81,7 @@ async def list_replays(api: Client, out: Output, limit: Limit = 50) -> None:
             empty="no replays",
         )
 
-    out.tell(answer, [one.replay_id for one in found], rows)
+    out.render(answer, [one.replay_id for one in found], rows)
 
 
 @command(group, "show")
@@ -106,7 +108,7 @@ async def show_replay(api: Client, out: Output, replay: Replay) -> None:
             ],
         )
 
-    out.tell(answer, [identifier], show)
+    out.render(answer, [identifier], show)
 
 
 @command(group, "cancel")
@@ -122,4 +124,4 @@ async def cancel_replay(
     """
     identifier = await api.replay(replay)
     answer = await api.ask("POST", f"/v1/dead-letters/replays/{identifier}/stop", body={"why": why})
-    out.tell(answer, [identifier], lambda: out.print(decode_answer(answer, ReplayStatus).summary))
+    out.render(answer, [identifier], lambda: out.print(decode_answer(answer, ReplayStatus).summary))

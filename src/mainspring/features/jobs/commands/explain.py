@@ -53,7 +53,7 @@ async def explain(
         if found.tick_after is not None:
             out.print(f"  the tick after:  {found.tick_after}")
 
-    out.tell(answer, [identifier], show)
+    out.render(answer, [identifier], show)
 
 
 _ANSWERS = {

@@ -100,9 +100,9 @@ async def list_jobs(
             empty="no matching jobs",
         )
         if found.next_cursor is not None:
-            out.say(f"more than {len(jobs)} jobs match; use --limit")
+            out.report(f"more than {len(jobs)} jobs match; use --limit")
 
-    out.tell(found, [job.job_id for job in jobs], show)
+    out.render(found, [job.job_id for job in jobs], show)
 
 
 @command(group, "show")
@@ -113,7 +113,7 @@ async def show_job(api: Client, out: Output, job: Job) -> None:
     """
     found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}")
     shown = decode_answer(found, JobDetails)
-    out.tell(found, [shown.job_id], lambda: show_details(out, shown))
+    out.render(found, [shown.job_id], lambda: show_details(out, shown))
     for warning in shown.warnings:
         out.warn(warning)
 
@@ -165,7 +165,7 @@ async def update(
             if old != new and field not in ("updatedAt", "nextFires", "warnings"):
                 out.print(Text(f"{field}: ", "bold") + Text(old, "red") + " → " + Text(new, "green"))
 
-    out.tell(changed, [identifier], show)
+    out.render(changed, [identifier], show)
 
 
 @command(group, "cancel")
@@ -268,7 +268,7 @@ async def run(
     if wait:
         await wait_for(api, out, run.run_id)
     else:
-        out.tell(answer, [run.run_id], lambda: out.print(f"run {run.run_id} is {run.status}"))
+        out.render(answer, [run.run_id], lambda: out.print(f"run {run.run_id} is {run.status}"))
 
 
 class _RunOut(msgspec.Struct, rename="camel"):

@@ -211,4 +211,4 @@ async def submit(
         await wait_for(api, out, job.job_id)
         return
     upcoming = f", next {out.time(job.next_fires[0])}" if recurring and job.next_fires else ""
-    out.tell(answer, [job.job_id], lambda: out.print(f"job {job.job_id} is {job.status}{upcoming}"))
+    out.render(answer, [job.job_id], lambda: out.print(f"job {job.job_id} is {job.status}{upcoming}"))

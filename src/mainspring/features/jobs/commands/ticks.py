@@ -42,9 +42,9 @@ async def next_(
             from_now = "" if out.shows_utc else f"  {out.time(tick.scheduled_for)}"
             out.print(f"{tick.scheduled_for}{from_now}{why}")
         if not fires:
-            out.say("no more ticks")
+            out.report("no more ticks")
 
-    out.tell(found, [identifier], show)
+    out.render(found, [identifier], show)
 
 
 @command(group, "backfill")
@@ -72,7 +72,7 @@ async def backfill(
         for tick in found.scheduled_for if dry_run else ():
             out.print(tick)
 
-    out.tell(answer, [identifier], show)
+    out.render(answer, [identifier], show)
 
 
 @command(group, "history")
@@ -106,7 +106,7 @@ async def history(
             raise Invalid("--since", "requires --ledger")
         runs = await api.pages(f"/v1/jobs/{identifier}/runs", {}, limit)
         items = [decode_answer(item, Run) for item in runs.items]
-        out.tell(
+        out.render(
             runs, [item.run_id for item in items], lambda: show_runs(out, items, more=runs.next_cursor is not None)
         )
         return
@@ -132,7 +132,7 @@ async def history(
             right=("VERSION",),
         )
 
-    out.tell(answer, [tick.run_id for tick in ticks if tick.run_id is not None], show)
+    out.render(answer, [tick.run_id for tick in ticks if tick.run_id is not None], show)
 
 
 class _UpcomingTick(msgspec.Struct, rename="camel"):

@@ -65,7 +65,7 @@ async def versions(api: Client, out: Output, job: Job, limit: Limit = 20) -> Non
             right=("VERSION",),
         )
 
-    out.tell(found, [str(one.version) for one in found_versions], show)
+    out.render(found, [str(one.version) for one in found_versions], show)
 
 
 @command(group, "diff")
@@ -93,9 +93,9 @@ async def diff(
         for field, change in changes.items():
             out.print(Text(f"{field}: ", "bold") + change.summary)
         if not changes:
-            out.say("no differences")
+            out.report("no differences")
 
-    out.tell(found, changes, show)
+    out.render(found, changes, show)
 
 
 @command(group, "restore")
@@ -114,4 +114,4 @@ async def restore(
     identifier = await api.job(job)
     restored = await api.ask("POST", f"/v1/jobs/{identifier}/versions/{version}/restore", body=body)
     new = decode_answer(restored, _Restored).version
-    out.tell(restored, [identifier], lambda: out.print(f"job {job} has version {new}, a copy of version {version}"))
+    out.render(restored, [identifier], lambda: out.print(f"job {job} has version {new}, a copy of version {version}"))

@@ -55,6 +55,6 @@ async def list_schedules(
             empty="no matching schedules",
         )
         if found.next_cursor is not None:
-            out.say(f"more than {len(jobs)} schedules match; use --limit")
+            out.report(f"more than {len(jobs)} schedules match; use --limit")
 
-    out.tell(found, [job.job_id for job in jobs], show)
+    out.render(found, [job.job_id for job in jobs], show)

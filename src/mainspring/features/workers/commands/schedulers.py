@@ -56,9 +56,9 @@ async def list_schedulers(api: Client, out: Output) -> None:
             right=("SHARDS",),
         )
         if not found.items:
-            out.say("no scheduler is alive: nothing becomes due; mainspring scheduler starts one")
+            out.report("no scheduler is alive: nothing becomes due; mainspring scheduler starts one")
         elif found.lag_ms:
             lag = format_span(round(found.lag_ms * MILLISECOND))
-            out.say(f"the oldest run that is not staged yet has been due for {lag}")
+            out.report(f"the oldest run that is not staged yet has been due for {lag}")
 
-    out.tell(answer, [one.scheduler_id for one in found.items], show)
+    out.render(answer, [one.scheduler_id for one in found.items], show)

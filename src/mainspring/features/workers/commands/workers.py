@@ -68,7 +68,7 @@ async def list_workers(api: Client, out: Output) -> None:
             empty="no workers; to start one: mainspring worker MODULE:APP",
         )
 
-    out.tell(answer, [worker.worker_id for worker in workers], show)
+    out.render(answer, [worker.worker_id for worker in workers], show)
 
 
 def _clock(offset: float | None) -> Text:

@@ -98,7 +98,7 @@ class MemoryCoordination:
                     sealed[shard] = row.epoch
             return sealed
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+    async def record_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         with self._tables.transaction():
             for session in sessions:
                 if (row := self._tables.sessions.get(session)) is not None:

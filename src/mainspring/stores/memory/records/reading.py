@@ -8,7 +8,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.datacenters import find_datacenter
 from mainspring.core.model.cluster.hints import Hint
-from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.core.model.events.events import MAX_EVENT_ERROR, RunFacts, WorkerFacts
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
@@ -183,6 +183,6 @@ def _build_facts(run: RunRow) -> RunFacts:
         ended=ended,
         attempt=run.attempt if ended else 0,
         reason=run.reason if ended else "",
-        error=run.error[-MAX_TOLD_ERROR:] if ended and run.error is not None else None,
+        error=run.error[-MAX_EVENT_ERROR:] if ended and run.error is not None else None,
         tags=() if run.about is None else run.about.tags,
     )

@@ -58,7 +58,7 @@ class CoordinationMixin(PostgresMixin):
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
         await self._db.execute("release_shards", member=member, shards=sorted(shards))
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+    async def record_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         await self._db.execute(
             "report_clock",
             sessions=list(sessions),

@@ -10,7 +10,7 @@ from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import HOUR, Instant, Micros
 from mainspring.core.model.cluster.hints import Hint
-from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.core.model.events.events import MAX_EVENT_ERROR, RunFacts, WorkerFacts
 from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry, version_body_id
@@ -149,7 +149,7 @@ class ReadMixin(PostgresMixin):
 
     async def read_run_facts(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         # Events of dead letters name runs that ended a while before.
-        rows = await self._db.fetch("event_facts", runs=list(runs), since=since - HOUR, max_error=MAX_TOLD_ERROR)
+        rows = await self._db.fetch("event_facts", runs=list(runs), since=since - HOUR, max_error=MAX_EVENT_ERROR)
         names = self._names
         await names.load_names({row[column] for row in rows for column in ("queue", "task")} - {None})
         return [

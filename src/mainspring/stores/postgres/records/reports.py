@@ -51,8 +51,8 @@ class ReportMixin(PostgresMixin):
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
         async def work(connection: Connection) -> list[bool]:
             under_way = await self._under_way(connection, [report.run for report in progress])
-            heard = [(report.run, report.fence) in under_way for report in progress]
-            last = {report.run: report for report, is_heard in zip(progress, heard, strict=True) if is_heard}
+            accepted = [(report.run, report.fence) in under_way for report in progress]
+            last = {report.run: report for report, is_accepted in zip(progress, accepted, strict=True) if is_accepted}
             if last:
                 rows = [
                     (report.run, report.done, report.total, report.note, under_way[run, report.fence].tenant)
@@ -61,29 +61,29 @@ class ReportMixin(PostgresMixin):
                 await connection.execute(
                     *self._db.sql["report_progress"].bind(**columns(rows, "runs", "done", "totals", "notes", "tenants"))
                 )
-            return heard
+            return accepted
 
         return await self._db.transaction(work) if progress else []
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
         async def work(connection: Connection) -> list[bool]:
             under_way = await self._under_way(connection, [checkpoint.run for checkpoint in checkpoints])
-            heard = [(checkpoint.run, checkpoint.fence) in under_way for checkpoint in checkpoints]
-            last = {one.run: one for one, is_heard in zip(checkpoints, heard, strict=True) if is_heard}
+            accepted = [(checkpoint.run, checkpoint.fence) in under_way for checkpoint in checkpoints]
+            last = {one.run: one for one, is_accepted in zip(checkpoints, accepted, strict=True) if is_accepted}
             if last:
                 rows = [(run, under_way[run, one.fence].tenant, one.state) for run, one in last.items()]
                 await connection.execute(
                     *self._db.sql["save_checkpoints"].bind(**columns(rows, "runs", "tenants", "states"))
                 )
-            return heard
+            return accepted
 
         return await self._db.transaction(work) if checkpoints else []
 
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
         async def work(connection: Connection) -> list[bool]:
             under_way = await self._under_way(connection, [line.run for line in lines])
-            heard = [line for line in lines if (line.run, line.fence) in under_way]
-            runs = [(line.run, under_way[line.run, line.fence].tenant) for line in heard]
+            accepted = [line for line in lines if (line.run, line.fence) in under_way]
+            runs = [(line.run, under_way[line.run, line.fence].tenant) for line in accepted]
             sizes = await connection.fetch(
                 *self._db.sql["log_sizes"].bind(
                     runs=[run for run, _ in runs], cut_marks=[LOG_CUT, LOG_DAY_CUT], tenants=[one for _, one in runs]
@@ -95,7 +95,7 @@ class ReportMixin(PostgresMixin):
                 for row in sizes
             }
             kept = []
-            for line in heard:
+            for line in accepted:
                 attempt = under_way[line.run, line.fence]
                 if (text := rooms[line.run].fit(line.text)) is not None:
                     kept.append((line.run, attempt.number, text, attempt.tenant))

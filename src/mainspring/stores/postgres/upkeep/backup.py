@@ -25,7 +25,15 @@ from mainspring.core.model.runs.restored import (
     paused_before,
     why_held,
 )
-from mainspring.core.ports.upkeep.backup import LEFT_OUT, BackupPart, BackupWriter, Manifest, Open, Partition, Tell
+from mainspring.core.ports.upkeep.backup import (
+    LEFT_OUT,
+    BackupPart,
+    BackupWriter,
+    Manifest,
+    Open,
+    Partition,
+    ReportProgress,
+)
 from mainspring.stores import statements
 from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting
@@ -123,7 +131,7 @@ class PostgresBackups:
         self._dsn = dsn
         self._schema = schema
 
-    async def take(self, writing: BackupWriter, program: str, tell: Tell) -> Manifest:
+    async def take(self, writing: BackupWriter, program: str, report: ReportProgress) -> Manifest:
         schema = self._schema
         async with self._connected() as connection:
             tables = await connection.fetch(_TABLES, schema)
@@ -142,7 +150,8 @@ class PostgresBackups:
             partitions = await connection.fetch(_PARTITIONS, schema)
             unfinished = await connection.fetch(_UNFINISHED.format(s=schema))
             parts = [
-                await _copy_out(connection, schema, table["name"], table["columns"], writing, tell) for table in tables
+                await _copy_out(connection, schema, table["name"], table["columns"], writing, report)
+                for table in tables
             ]
             # After the rows: sequences are not part of a snapshot, and must not be behind the rows.
             sequences = await connection.fetch(_SEQUENCES, schema)
@@ -168,7 +177,7 @@ class PostgresBackups:
         )
 
     async def restore(
-        self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
+        self, manifest: Manifest, opened: Open, unfinished: Unfinished, report: ReportProgress, *, replace: bool
     ) -> RestoreRecord:
         known = {number for number, *_ in statements.migrations(PACKAGE)}
         if unknown := set(manifest.migrations) - known:
@@ -180,7 +189,7 @@ class PostgresBackups:
             await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{self._schema}.migrate")
             epoch, grants = await self._clear(connection, replace)
             await create_schema_at(connection, self._schema, manifest.migrations)
-            await self._fill(connection, manifest, opened, tell)
+            await self._fill(connection, manifest, opened, report)
             await migrate_further(connection, self._schema)
             restored = await self._hold(connection, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
             await grant_again(connection, self._schema, grants)
@@ -234,7 +243,7 @@ class PostgresBackups:
         await connection.execute(f"DROP SCHEMA {schema} CASCADE")
         return epoch, grants
 
-    async def _fill(self, connection: Connection, manifest: Manifest, opened: Open, tell: Tell) -> None:
+    async def _fill(self, connection: Connection, manifest: Manifest, opened: Open, report: ReportProgress) -> None:
         schema = self._schema
         for partition in manifest.partitions:
             # The migrations make some of them.
@@ -255,7 +264,7 @@ class PostgresBackups:
             await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
             if (rows := int(done.removeprefix("COPY "))) != part.rows:
                 raise Conflict(f"{part.name} has {rows} rows, and {part.rows} were written")
-            tell(part.name, number, len(manifest.parts))
+            report(part.name, number, len(manifest.parts))
         for name, value in manifest.sequences.items():
             # Session numbers that were handed out after the backup are not handed out again.
             value += LEFT_OUT if name == "session_id_seq" else 0
@@ -297,7 +306,12 @@ class PostgresBackups:
 
 
 async def _copy_out(
-    connection: Connection, schema: str, table: str, columns: Sequence[str], writing: BackupWriter, tell: Tell
+    connection: Connection,
+    schema: str,
+    table: str,
+    columns: Sequence[str],
+    writing: BackupWriter,
+    report: ReportProgress,
 ) -> BackupPart:
     async def fill(write: Callable[[bytes], Awaitable[None]]) -> int:
         total = 0
@@ -306,7 +320,7 @@ async def _copy_out(
             nonlocal total
             await write(data)
             total += len(data)
-            tell(table, total, 0)
+            report(table, total, 0)
 
         query = f"SELECT {', '.join(columns)} FROM {schema}.{table}"
         done = await connection.copy_from_query(query, output=tell_and_write)

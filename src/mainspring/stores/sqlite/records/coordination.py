@@ -41,7 +41,7 @@ class SqliteCoordination(SqliteBase):
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
         await self._writer.call("release_shards", encode(list(shards)), session=member)
 
-    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+    async def record_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         def put(connection: apsw.Connection, _: Instant) -> None:
             statement = (
                 "UPDATE session SET clock_offset = :offset, clock_error = :error, tzdata = :tzdata WHERE id = :session"

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.hints import Hint
-from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.core.model.events.events import MAX_EVENT_ERROR, RunFacts, WorkerFacts
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
@@ -87,7 +87,7 @@ class SqliteOutbox(SqliteBase):
         return decode_hints(await self._reader.read("ready_hints", queues=encode(list(named)), limit=limit))
 
     async def read_run_facts(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
-        return decode_run_facts(await self._reader.read("run_facts", ids=encode(list(runs)), most=MAX_TOLD_ERROR))
+        return decode_run_facts(await self._reader.read("run_facts", ids=encode(list(runs)), most=MAX_EVENT_ERROR))
 
     async def read_worker_facts(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
         return decode_worker_facts(await self._reader.read("worker_facts", ids=encode(list(sessions))))

@@ -23,7 +23,7 @@ from mainspring.core.model.runs.restored import (
 )
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.ports.upkeep.backup import LEFT_OUT, BackupWriter, Manifest, Open, Tell
+from mainspring.core.ports.upkeep.backup import LEFT_OUT, BackupWriter, Manifest, Open, ReportProgress
 from mainspring.core.runtime.backup_file import PIECE
 from mainspring.core.runtime.private_files import create_private_file
 from mainspring.stores.changes import Change
@@ -48,14 +48,14 @@ class SqliteBackups:
         self._path = path
         self._clock = clock
 
-    async def take(self, writing: BackupWriter, program: str, tell: Tell) -> Manifest:
+    async def take(self, writing: BackupWriter, program: str, report: ReportProgress) -> Manifest:
         if not self._path.is_file():
             raise StoreUnavailable(f"there is no store {self._path}")
         # Next to the store, where there is room for a copy: a temporary folder may be in memory.
         with TemporaryDirectory(prefix=f".{self._path.name}-backup-", dir=self._path.parent) as folder:
             copy = Path(folder) / _MEMBER
             with _convert_errors(self._path):
-                taken_at = self._copy(copy, tell)
+                taken_at = self._copy(copy, report)
                 manifest = _describe(copy, taken_at, program)
             size = copy.stat().st_size
 
@@ -63,21 +63,21 @@ class SqliteBackups:
                 with copy.open("rb") as source:
                     while piece := source.read(PIECE):
                         await write(piece)
-                        tell("written", source.tell(), size)
+                        report("written", source.tell(), size)
                 return 0
 
             part = await writing.add(_MEMBER, fill)
         return msgspec.structs.replace(manifest, parts=(part,))
 
     async def restore(
-        self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
+        self, manifest: Manifest, opened: Open, unfinished: Unfinished, report: ReportProgress, *, replace: bool
     ) -> RestoreRecord:
         _refuse_newer(manifest)
         with _convert_errors(self._path):
             epoch = self._refuse_used(replace)
             with TemporaryDirectory(prefix=f".{self._path.name}-restore-", dir=self._path.parent) as folder:
                 copy = Path(folder) / self._path.name
-                await _extract(manifest, opened, copy, tell)
+                await _extract(manifest, opened, copy, report)
                 restored = self._prepare_restored(copy, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
                 self._rename_existing(restored.restored_at)
                 os.replace(copy, self._path)
@@ -100,7 +100,7 @@ class SqliteBackups:
             wrong = next(name for name in manifest.rows | rows if manifest.rows.get(name) != rows.get(name))
             raise Conflict(f"{wrong} has {rows.get(wrong, 0)} rows, and {manifest.rows.get(wrong, 0)} were written")
 
-    def _copy(self, copy: Path, tell: Tell) -> int:
+    def _copy(self, copy: Path, report: ReportProgress) -> int:
         source = connections.open_for_reading(self._path)
         target = apsw.Connection(str(copy))
         try:
@@ -113,7 +113,7 @@ class SqliteBackups:
             with target.backup("main", source, "main") as backup:
                 while not backup.done:
                     backup.step(_PAGES_PER_STEP)
-                    tell("copied", backup.page_count - backup.remaining, backup.page_count)
+                    report("copied", backup.page_count - backup.remaining, backup.page_count)
             # No log next to the copy: the backup keeps a single file.
             target.execute("PRAGMA journal_mode = DELETE")
         finally:
@@ -246,13 +246,13 @@ def _paused_before(connection: apsw.Connection, now: Instant) -> PausedBefore | 
     return paused_before(found, None if last is None else str(last).encode())
 
 
-async def _extract(manifest: Manifest, opened: Open, copy: Path, tell: Tell) -> None:
+async def _extract(manifest: Manifest, opened: Open, copy: Path, report: ReportProgress) -> None:
     [part] = manifest.parts
     create_private_file(copy)
     with copy.open("wb") as target:
         async for piece in opened(part.name):
             target.write(piece)
-            tell("read", target.tell(), part.bytes)
+            report("read", target.tell(), part.bytes)
 
 
 def _describe(copy: Path, taken_at: int, program: str) -> Manifest:

@@ -9,7 +9,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.executors.children import UNLIMITED, ChildPool
-from mainspring.core.worker.executors.lifeline import Lifeline
+from mainspring.core.worker.executors.liveness import LivenessFile
 from mainspring.core.worker.executors.threads import ThreadExecutor
 from mainspring.core.worker.handler import SyncHandler
 from mainspring.core.worker.outcomes import Outcomes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = get_logger("mainspring.children")
 
 
-class Crew:
+class SyncExecutors:
     """Creates each pool when the first attempt needs it, so a worker of async tasks has none."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Crew:
         self._listener = listener
         self._tracing = tracing
         self._threads = ThreadExecutor(outcomes, listener)
-        self._lifeline: Lifeline | None = None
+        self._liveness: LivenessFile | None = None
         self._pools: dict[str, ChildPool] = {}
         self._warned = False
 
@@ -75,11 +75,11 @@ class Crew:
         for pool in self._pools.values():
             pool.sweep(now)
 
-    def pulse(self) -> None:
+    def record_renewal(self) -> None:
         """Record that the lease was renewed. Called from the heartbeat's thread."""
-        lifeline = self._lifeline
-        if lifeline is not None:
-            lifeline.pulse()
+        liveness = self._liveness
+        if liveness is not None:
+            liveness.record_renewal()
 
     def kill_all(self) -> None:
         """Kill all children because the lease is lost. Idle ones would soon end by themselves without a pulse."""
@@ -89,9 +89,9 @@ class Crew:
     async def close(self) -> None:
         for pool in self._pools.values():
             await pool.close()
-        lifeline, self._lifeline = self._lifeline, None
-        if lifeline is not None:
-            lifeline.close()
+        liveness, self._liveness = self._liveness, None
+        if liveness is not None:
+            liveness.close()
 
     def _pool(self, kind: str) -> ChildPool:
         pool = self._pools.get(kind)
@@ -108,8 +108,8 @@ class Crew:
                 size, threads, runs = children.processes or os.cpu_count() or 1, 1, children.recycle_after_runs
             case _:
                 size, threads, runs = UNLIMITED, 1, 1
-        if self._lifeline is None:
-            self._lifeline = Lifeline()
+        if self._liveness is None:
+            self._liveness = LivenessFile()
         assert self.source is not None
         return ChildPool(
             source=self.source,
@@ -118,7 +118,7 @@ class Crew:
             threads=threads,
             clock=self._clock,
             outcomes=self._outcomes,
-            lifeline=self._lifeline,
+            liveness=self._liveness,
             # Rounded up: when a child considers its worker gone, the worker must have given up its lease.
             silence=-(-(self._settings.lease - self._settings.lease_margin) // SECOND),
             watch=self._watch,

@@ -27,18 +27,18 @@ _PR_SET_PDEATHSIG = 1
 _worker = 0
 
 
-class Lifeline:
+class LivenessFile:
     """The worker's side of the number, one for all children."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="mainspring-lifeline-")  # noqa: SIM115 (lives as long as we do)
+        self._file = tempfile.TemporaryFile(prefix="mainspring-liveness-")  # noqa: SIM115 (lives as long as we do)
         self._number = 0
-        self.pulse()
+        self.record_renewal()
 
     def fileno(self) -> int:
         return self._file.fileno()
 
-    def pulse(self) -> None:
+    def record_renewal(self) -> None:
         """Record that the lease was renewed. Called from the heartbeat's thread."""
         self._number += 1
         os.pwrite(self._file.fileno(), self._number.to_bytes(_NUMBER, "big"), 0)
@@ -47,7 +47,7 @@ class Lifeline:
         self._file.close()
 
 
-def end_with_worker(worker: int, read_end: int) -> None:
+def exit_with_worker(worker: int, read_end: int) -> None:
     """End this process with its worker. Called by a child at its start."""
     global _worker
     _worker = worker
@@ -59,19 +59,19 @@ def end_with_worker(worker: int, read_end: int) -> None:
         # kernel handles the pipe, and then our own children would survive.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     # While the worker lives, SIGTERM is meant for processes started by handlers.
-    signal.signal(signal.SIGTERM, lambda *_: leave_nobody_behind() if os.getppid() != worker else None)
+    signal.signal(signal.SIGTERM, lambda *_: kill_process_group() if os.getppid() != worker else None)
     if os.getppid() != worker:
         # The worker ended before we could ask the kernel for the signal.
-        leave_nobody_behind()
+        kill_process_group()
 
 
-def end_when_still(descriptor: int, silence: int) -> None:
+def exit_when_stale(descriptor: int, silence: int) -> None:
     """Exit when the number has not changed for ``silence`` checks, one per second. Called by a child when it serves."""
-    threading.Thread(target=_watch, args=(descriptor, silence), name="mainspring lifeline", daemon=True).start()
+    threading.Thread(target=_watch, args=(descriptor, silence), name="mainspring liveness", daemon=True).start()
 
 
 def _watch(descriptor: int, silence: int) -> None:
-    file = identify(descriptor)
+    file = identify_file(descriptor)
     seen = b""
     still = 0
     second = threading.Event()
@@ -80,18 +80,18 @@ def _watch(descriptor: int, silence: int) -> None:
             number = os.pread(descriptor, _NUMBER, 0)
         except OSError:
             number = b""
-        if identify(descriptor) != file:
-            end_cut_off()
+        if identify_file(descriptor) != file:
+            exit_cut_off()
         still = still + 1 if number == seen else 0
         if still >= silence:
             break
         seen = number
         second.wait(1)
     sys.stderr.write(f"mainspring: child {os.getpid()} ends, because its worker shows no life\n")
-    leave_nobody_behind()
+    kill_process_group()
 
 
-def identify(descriptor: int) -> tuple[int, int] | None:
+def identify_file(descriptor: int) -> tuple[int, int] | None:
     """Return the device and the inode behind a descriptor; None if it is closed."""
     try:
         status = os.fstat(descriptor)
@@ -100,14 +100,14 @@ def identify(descriptor: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def end_cut_off() -> None:
+def exit_cut_off() -> None:
     """End because a task closed the descriptors that lead to the worker, which then kills what is left here."""
     if os.getppid() == _worker:
         os._exit(CUT_OFF)
-    leave_nobody_behind()
+    kill_process_group()
 
 
-def leave_nobody_behind() -> None:
+def kill_process_group() -> None:
     """End at once, together with all processes started by handlers: the process group is the child's own."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema_rs import validate
 
-from mainspring.core.model.alerts.notices import (
-    MOST_TOLD,
+from mainspring.core.model.alerts.alert_messages import (
+    MAX_LISTED,
+    Alert,
     AlertProblem,
-    Notice,
-    On,
+    AlertStage,
     build_lines,
     build_text,
     build_title,
@@ -28,17 +28,17 @@ from tests.support.notification_schemas import PAGERDUTY, SLACK
 NOW = 1_790_000_000 * SECOND
 
 
-def an_entry(stage: On = On.DEAD, **fields: Any) -> AlertProblem:
+def an_entry(stage: AlertStage = AlertStage.DEAD, **fields: Any) -> AlertProblem:
     known = {"problem": "p1", "tenant": "default", "name": "nightly", "task": "charge", "queue": "billing"}
     return AlertProblem(stage=stage, **(known | {"since": NOW - MINUTE, "at": NOW} | fields))
 
 
 def test_a_message_describes_a_problem_on_one_line() -> None:
-    notice = Notice(
+    alert = Alert(
         entries=(an_entry(error="ValueError: no", run="r1", count=3, owner="billing"),), url="https://m.example"
     )
-    assert build_title(notice) == "Mainspring: nightly is dead"
-    title, empty, line = build_text(notice).splitlines()
+    assert build_title(alert) == "Mainspring: nightly is dead"
+    title, empty, line = build_text(alert).splitlines()
     assert (title, empty) == ("Mainspring: nightly is dead", "")
     expected = (
         "nightly is dead · 3 failures since 2026-09-21T14:12:20Z · task charge · queue billing · owner billing · run r1"
@@ -47,10 +47,10 @@ def test_a_message_describes_a_problem_on_one_line() -> None:
 
 
 def test_the_title_counts_open_and_resolved_problems() -> None:
-    two = (an_entry(), an_entry(On.RECOVERED, problem="p2"))
-    assert build_title(Notice(entries=two)) == "Mainspring: 1 problem, 1 over"
-    assert build_title(Notice(entries=two[1:] * 2)) == "Mainspring: 2 problems are over"
-    message = Notice(entries=two, more=7, held_since=NOW)
+    two = (an_entry(), an_entry(AlertStage.RECOVERED, problem="p2"))
+    assert build_title(Alert(entries=two)) == "Mainspring: 1 problem, 1 over"
+    assert build_title(Alert(entries=two[1:] * 2)) == "Mainspring: 2 problems are over"
+    message = Alert(entries=two, more=7, held_since=NOW)
     assert build_title(message) == "Mainspring: 8 problems, 1 over"
     assert list(build_lines(message))[2:] == [
         "… and 7 more.",
@@ -59,7 +59,7 @@ def test_the_title_counts_open_and_resolved_problems() -> None:
 
 
 def test_a_slack_message_has_the_documented_format_and_escapes_mentions() -> None:
-    body = json.loads(slack_body(Notice(entries=(an_entry(name="<!channel> & <https://evil.example|me>"),))))
+    body = json.loads(slack_body(Alert(entries=(an_entry(name="<!channel> & <https://evil.example|me>"),))))
     validate(SLACK, body)
     assert "<" not in body["text"]
     assert "&lt;!channel&gt; &amp; &lt;https://evil.example|me&gt;" in body["text"]
@@ -69,7 +69,7 @@ def test_a_slack_message_has_the_documented_format_and_escapes_mentions() -> Non
     st.lists(
         st.builds(
             an_entry,
-            st.sampled_from(On),
+            st.sampled_from(AlertStage),
             name=st.text(max_size=300),
             task=st.text(max_size=300),
             error=st.text(max_size=2_000).map(shorten_error),
@@ -78,29 +78,29 @@ def test_a_slack_message_has_the_documented_format_and_escapes_mentions() -> Non
             job=st.sampled_from(["", "j1"]),
         ),
         min_size=1,
-        max_size=MOST_TOLD,
+        max_size=MAX_LISTED,
     ),
     st.integers(0, 10),
 )
 def test_every_message_has_a_line_for_each_problem_and_the_documented_format(
     entries: list[AlertProblem], more: int
 ) -> None:
-    notice = Notice(entries=tuple(entries), more=more, url="https://m.example")
-    assert len(list(build_lines(notice))) == len(entries) + bool(more)
-    assert all("\n" not in line and line.isprintable() for line in (build_title(notice), *build_lines(notice)))
-    validate(SLACK, json.loads(slack_body(notice)))
-    events = [json.loads(body) for body in pagerduty_bodies(notice, "R" * 32, "mainspring")]
+    alert = Alert(entries=tuple(entries), more=more, url="https://m.example")
+    assert len(list(build_lines(alert))) == len(entries) + bool(more)
+    assert all("\n" not in line and line.isprintable() for line in (build_title(alert), *build_lines(alert)))
+    validate(SLACK, json.loads(slack_body(alert)))
+    events = [json.loads(body) for body in pagerduty_bodies(alert, "R" * 32, "mainspring")]
     for event in events:
         validate(PAGERDUTY, event)
-    assert len(events) == sum(not entry.unheard for entry in entries) + bool(more)
-    message = json.loads(webhook_body(notice))
+    assert len(events) == sum(not entry.recovered_unsent for entry in entries) + bool(more)
+    message = json.loads(webhook_body(alert))
     assert [each["state"] for each in message["problems"]] == [entry.stage for entry in entries]
 
 
 def test_pagerduty_incidents_open_and_resolve_by_the_key_of_the_problem() -> None:
     opened, resolved = (
-        json.loads(pagerduty_bodies(Notice(entries=(entry,)), "R" * 32, "mainspring")[0])
-        for entry in (an_entry(error="boom"), an_entry(On.RECOVERED, first=False))
+        json.loads(pagerduty_bodies(Alert(entries=(entry,)), "R" * 32, "mainspring")[0])
+        for entry in (an_entry(error="boom"), an_entry(AlertStage.RECOVERED, first=False))
     )
     assert (opened["event_action"], resolved["event_action"]) == ("trigger", "resolve")
     assert opened["dedup_key"] == resolved["dedup_key"] == "p1"
@@ -110,16 +110,16 @@ def test_pagerduty_incidents_open_and_resolve_by_the_key_of_the_problem() -> Non
 
 def test_the_incident_for_too_many_problems_opens_and_resolves_by_one_key() -> None:
     bodies = [
-        json.loads(pagerduty_bodies(notice, "R" * 32, "mainspring")[0])
-        for notice in (Notice(more=3, more_key="k"), Notice(more_over=True, more_key="k"))
+        json.loads(pagerduty_bodies(alert, "R" * 32, "mainspring")[0])
+        for alert in (Alert(more=3, more_key="k"), Alert(more_over=True, more_key="k"))
     ]
     assert [(event["event_action"], event["dedup_key"]) for event in bodies] == [("trigger", "k"), ("resolve", "k")]
 
 
 def test_a_test_message_leaves_no_open_incident() -> None:
-    actions = [json.loads(body)["event_action"] for body in pagerduty_bodies(Notice(test=True), "R" * 32, "mainspring")]
+    actions = [json.loads(body)["event_action"] for body in pagerduty_bodies(Alert(test=True), "R" * 32, "mainspring")]
     assert actions == ["trigger", "resolve"]
-    assert "test" in build_text(Notice(test=True))
+    assert "test" in build_text(Alert(test=True))
 
 
 @pytest.mark.parametrize(
@@ -136,5 +136,5 @@ def test_an_alert_shows_the_headline_of_an_error(error: str, line: str) -> None:
 
 
 def test_an_alert_is_decoded_as_it_was_encoded() -> None:
-    notice = Notice(entries=(an_entry(),), more=2, held_since=NOW)
-    assert msgspec.json.decode(msgspec.json.encode(notice), type=Notice) == notice
+    alert = Alert(entries=(an_entry(),), more=2, held_since=NOW)
+    assert msgspec.json.decode(msgspec.json.encode(alert), type=Alert) == alert

@@ -14,13 +14,13 @@ from mainspring.core.model.base.instant import Instant, isoformat
 #: Alerts are runs in this queue. Their own failures raise no alerts, which would create alerts without end.
 QUEUE = "notifications"
 #: The maximum number of problems listed in one message; the rest are only counted.
-MOST_TOLD = 20
+MAX_LISTED = 20
 _LONGEST_ERROR = 300
 #: PagerDuty's limit for the length of a summary.
 _LONGEST_SUMMARY = 1_024
 
 
-class On(StrEnum):
+class AlertStage(StrEnum):
     """The condition that an alert rule matches, and the stage that a problem has reached."""
 
     FAILED = "failed"
@@ -30,10 +30,10 @@ class On(StrEnum):
 
 
 _WORDS = {
-    On.FAILED: "failed",
-    On.DEAD: "is dead",
-    On.SLO_MISSED: "misses its objective",
-    On.RECOVERED: "has recovered",
+    AlertStage.FAILED: "failed",
+    AlertStage.DEAD: "is dead",
+    AlertStage.SLO_MISSED: "misses its objective",
+    AlertStage.RECOVERED: "has recovered",
 }
 
 
@@ -41,7 +41,7 @@ class AlertProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """One problem in an alert."""
 
     problem: str
-    stage: On
+    stage: AlertStage
     tenant: str
     name: str
     task: str = ""
@@ -58,12 +58,12 @@ class AlertProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     first: bool = True
 
     @property
-    def unheard(self) -> bool:
+    def recovered_unsent(self) -> bool:
         """Whether the problem recovered before any alert about it was sent."""
-        return self.first and self.stage is On.RECOVERED
+        return self.first and self.stage is AlertStage.RECOVERED
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of one alert message."""
 
     entries: tuple[AlertProblem, ...] = ()
@@ -84,37 +84,37 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """The payload of a run that sends an alert. The worker's settings define the channel's destination."""
 
     channel: str
-    notice: Notice
+    alert: Alert = msgspec.field(name="notice")
     #: The owner to write to, if the channel addresses owners.
     owner: str = ""
     #: The address to write to, if the channel has several; empty: all of them, as for a test.
     to: str = ""
 
 
-def build_title(notice: Notice) -> str:
-    if notice.test:
+def build_title(alert: Alert) -> str:
+    if alert.test:
         return "Mainspring: a test"
-    count = len(notice.entries) + notice.more
-    if count == 1 and notice.entries:
-        entry = notice.entries[0]
+    count = len(alert.entries) + alert.more
+    if count == 1 and alert.entries:
+        entry = alert.entries[0]
         return f"Mainspring: {_plain(entry.name)} {_WORDS[entry.stage]}"
-    over = sum(entry.stage is On.RECOVERED for entry in notice.entries)
+    over = sum(entry.stage is AlertStage.RECOVERED for entry in alert.entries)
     if over == count:
         return f"Mainspring: {count} problems are over"
     wrong = f"Mainspring: {count - over} problem" + ("" if count - over == 1 else "s")
     return f"{wrong}, {over} over" if over else wrong
 
 
-def build_lines(notice: Notice) -> Iterator[str]:
+def build_lines(alert: Alert) -> Iterator[str]:
     """Yield a line for each problem, then the notes on omitted problems and on delays."""
-    if notice.test:
-        yield "This is a test. Whoever reads it will be told of problems."
-    for entry in notice.entries:
-        yield build_line(entry) + (f" {link}" if (link := build_link(notice.url, entry)) else "")
-    if notice.more:
-        yield f"… and {notice.more} more."
-    if notice.held_since is not None:
-        yield f"Held back since {isoformat(notice.held_since)}, by quiet hours or the channel's limit."
+    if alert.test:
+        yield "This is a test. Problems will be reported here."
+    for entry in alert.entries:
+        yield build_line(entry) + (f" {link}" if (link := build_link(alert.url, entry)) else "")
+    if alert.more:
+        yield f"… and {alert.more} more."
+    if alert.held_since is not None:
+        yield f"Held back since {isoformat(alert.held_since)}, by quiet hours or the channel's limit."
 
 
 def build_line(entry: AlertProblem) -> str:
@@ -145,17 +145,17 @@ def build_link(url: str, entry: AlertProblem) -> str:
     return f"{url}/jobs/{entry.job}" if entry.job else ""
 
 
-def build_text(notice: Notice) -> str:
-    return "\n".join([build_title(notice), "", *build_lines(notice)])
+def build_text(alert: Alert) -> str:
+    return "\n".join([build_title(alert), "", *build_lines(alert)])
 
 
-def slack_body(notice: Notice) -> bytes:
+def slack_body(alert: Alert) -> bytes:
     """Encode the body for a Slack webhook. Names and errors are escaped: they must not form links or mentions."""
-    lines = [f"*{_for_slack(build_title(notice))}*", *(_for_slack(line) for line in build_lines(notice))]
+    lines = [f"*{_for_slack(build_title(alert))}*", *(_for_slack(line) for line in build_lines(alert))]
     return msgspec.json.encode({"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False})
 
 
-def webhook_body(notice: Notice) -> bytes:
+def webhook_body(alert: Alert) -> bytes:
     """Encode the body for a generic webhook: structured fields and a readable text."""
     problems = [
         {
@@ -173,33 +173,33 @@ def webhook_body(notice: Notice) -> bytes:
             "since": isoformat(entry.since),
             "at": isoformat(entry.at),
         }
-        for entry in notice.entries
+        for entry in alert.entries
     ]
-    said = {"title": build_title(notice), "text": build_text(notice), "test": notice.test}
-    return msgspec.json.encode(said | {"problems": problems, "more": notice.more})
+    said = {"title": build_title(alert), "text": build_text(alert), "test": alert.test}
+    return msgspec.json.encode(said | {"problems": problems, "more": alert.more})
 
 
-def pagerduty_bodies(notice: Notice, key: str, source: str) -> list[bytes]:
+def pagerduty_bodies(alert: Alert, key: str, source: str) -> list[bytes]:
     """Encode PagerDuty Events v2, one for each problem, opened and resolved by the problem's own key.
 
     ``key`` is the integration key. A problem that recovered before its first alert is omitted.
     """
-    if notice.test:
-        payload = {"summary": build_title(notice), "source": source, "severity": "info"}
+    if alert.test:
+        payload = {"summary": build_title(alert), "source": source, "severity": "info"}
         both = [_trigger(key, f"{source}/test", payload), _resolve(key, f"{source}/test")]
         return [msgspec.json.encode(event) for event in both]
-    told = [_pagerduty_event(entry, notice.url, key, source) for entry in notice.entries if not entry.unheard]
-    more_key = notice.more_key or f"{source}/more"
-    if notice.more:
-        words = f"Mainspring: {notice.more} more problems than can be told one by one"
-        told.append(_trigger(key, more_key, {"summary": words, "source": source, "severity": "error"}))
-    if notice.more_over:
-        told.append(_resolve(key, more_key))
-    return [msgspec.json.encode(event) for event in told]
+    events = [_pagerduty_event(entry, alert.url, key, source) for entry in alert.entries if not entry.recovered_unsent]
+    more_key = alert.more_key or f"{source}/more"
+    if alert.more:
+        words = f"Mainspring: {alert.more} more problems than can be listed"
+        events.append(_trigger(key, more_key, {"summary": words, "source": source, "severity": "error"}))
+    if alert.more_over:
+        events.append(_resolve(key, more_key))
+    return [msgspec.json.encode(event) for event in events]
 
 
 def _pagerduty_event(entry: AlertProblem, url: str, key: str, source: str) -> dict[str, object]:
-    if entry.stage is On.RECOVERED:
+    if entry.stage is AlertStage.RECOVERED:
         return _resolve(key, entry.problem)
     details = {
         name: value
@@ -209,7 +209,7 @@ def _pagerduty_event(entry: AlertProblem, url: str, key: str, source: str) -> di
     payload = {
         "summary": build_line(entry)[:_LONGEST_SUMMARY],
         "source": source,
-        "severity": "warning" if entry.stage is On.FAILED else "error",
+        "severity": "warning" if entry.stage is AlertStage.FAILED else "error",
         "timestamp": isoformat(entry.at),
         "component": entry.task or entry.name,
         "group": entry.queue or entry.tenant,
