@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from coverage import CoverageData
 
+from mainspring.core.model.base.instant import DAY
 from tools.mutants import catalog, places, python_mutator, record, sql_mutator
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Test as RecordedTest
@@ -133,12 +134,14 @@ def test_finds_named_statements_and_statements_of_triggers() -> None:
         "sqlite/queries.sql::one",
         "sqlite/queries.sql::two",
     ]
-    body = "    DELETE\n    FROM a;\n    -- b;\n    DELETE FROM c;\n"
+    body = "    DELETE\n    FROM a;\n    -- b;\n    DELETE FROM c WHERE at < :DAY;\n"
     trigger = f"CREATE TEMP TRIGGER go INSTEAD OF INSERT ON call BEGIN\n{body}END;\n"
     units = list(list_units("sqlite/procedures/10_go.sql", trigger))
     assert [unit.name for unit in units] == ["go", "go"]
     assert units[0].key == hash_statement("DELETE FROM a")
     assert trigger[units[1].start :].startswith("DELETE FROM c")
+    # SQLite reports literals for constants.
+    assert units[1].key == hash_statement(f"DELETE FROM c WHERE at < {DAY}")
 
 
 def list_ids(text: str) -> list[str]:

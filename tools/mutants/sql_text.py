@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mainspring.stores.sqlite.constants import CONSTANTS
+from mainspring.stores.statements import insert_constants
+
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
@@ -92,7 +95,8 @@ def _list_trigger_statements(text: str) -> Iterator[SqlUnit]:
         for token in tokenize(body):
             if token.text == ";" and first is not None:
                 statement = body[first.start : token.start]
-                yield SqlUnit(trigger[1], hash_statement(statement), start + first.start, statement)
+                key = hash_statement(insert_constants(statement, CONSTANTS))
+                yield SqlUnit(trigger[1], key, start + first.start, statement)
                 first = None
             elif first is None:
                 first = token
