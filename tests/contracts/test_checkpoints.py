@@ -2,11 +2,12 @@
 
 import pytest
 
-from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Checkpoint
+from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness
 
@@ -43,6 +44,22 @@ async def test_a_checkpoint_stays_until_it_is_replaced(harness: Harness) -> None
     await harness.store.save_checkpoints([checkpoint(held, b"[3]")])
     await harness.complete(complete_loss(held, blamed=False))
     assert (await claim_one(harness)).state == b"[3]"
+
+
+@on_every_claim_path
+@pytest.mark.parametrize("end", ["lost", "released", "returned by a heartbeat"])
+async def test_every_claim_path_reads_the_checkpoint(harness: Harness, path: str, end: str) -> None:
+    way = await prepare_claim_path(harness, path)
+    worker, run = await way.worker(HOUR), way.adapt(a_run())
+    await harness.submit(run)
+    [held] = await way.claim(worker, [run])
+    await harness.store.save_checkpoints([checkpoint(held, b"1")])
+    if end == "returned by a heartbeat":
+        await harness.store.heartbeat(worker, HOUR, [], [], harness.last_claim(worker))
+    else:
+        await harness.complete(complete_release(held) if end == "released" else complete_loss(held, blamed=False))
+    [again] = await way.claim(worker, [run])
+    assert (again.id, again.state) == (run.id, b"1")
 
 
 async def test_a_released_attempt_is_not_counted_but_its_checkpoint_stays(harness: Harness) -> None:

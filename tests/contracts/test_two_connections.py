@@ -377,7 +377,7 @@ async def test_a_completion_sees_a_run_that_was_blocked_while_it_waited(harness:
     await harness.submit(later)
     # Staging takes these steps when the run is due and its key is held.
     await rival.hold("key_lock WHERE key = $1", KEY)
-    await rival.execute("UPDATE waiting SET state = 2, rev = rev + 1 WHERE id = $1", later.id)
+    await rival.execute("UPDATE waiting SET state = 2 WHERE id = $1", later.id)
     completing = await rival.waits(harness.succeed(held))
     await rival.commit()
     await completing
@@ -417,3 +417,59 @@ async def test_a_tick_that_another_records_waits_and_makes_no_second_run(
     [fired] = await firing
     assert (fired.applied, fired.runs) == (True, 0 if wins else 1)
     assert len(await harness.ticks(job.id)) == 1
+
+
+async def test_a_submit_takes_a_limit_that_another_adds_meanwhile(harness: PostgresHarness, rival: Rival) -> None:
+    await rival.execute("INSERT INTO limiter (number, kind, used) VALUES ($1, 1, 1)", GATE.number)
+    submitting = await rival.waits(harness.submit(a_run(limits=(LIMIT,))))
+    await rival.commit()
+    [accepted] = await submitting
+    assert accepted.state is RunState.BLOCKED
+    # No run stands behind the count that the second connection wrote, so the sweep corrects it.
+    assert await harness.store.sweep(10) > 0
+
+
+async def test_a_completion_waits_for_the_other_limits_of_the_run_that_it_admits(
+    harness: PostgresHarness, rival: Rival
+) -> None:
+    """It locks the limits of the first run that its own limit blocks, and of no other blocked run."""
+    numbers = {name: build_limiters("default", "greet", (a_limit(name),), None)[0].number for name in "abcde"}
+
+    def a_run_of(names: str, age: int = 0, now: int = 0) -> NewRun:
+        return a_run(at=now - age, limits=tuple(a_limit(name) for name in names))
+
+    now = await harness.now()
+    [held, _] = await harness.start(a_run_of("a", now=now), a_run_of("d", now=now))
+    later, first = a_run_of("ac", 1, now), a_run_of("ab", 2, now)
+    of_another_limit = a_run_of("de", 3, now)
+    for run in (later, first, of_another_limit):
+        await harness.submit(run)
+    assert await harness.states([first, later, of_another_limit]) == [RunState.BLOCKED] * 3
+    await rival.hold("limiter WHERE number = ANY ($1)", [numbers["c"], numbers["e"]])
+    other = await rival.at_once(harness.submit(a_run_of("b", now=now)))
+    assert other[0].state is RunState.QUEUED
+    await rival.release()
+    await harness.store.cancel([other[0].id])
+    await rival.hold("limiter WHERE number = $1", numbers["b"])
+    completing = await rival.waits(harness.succeed(held))
+    for name in "cde":
+        assert not await rival.is_locked("limiter WHERE number = $1", numbers[name])
+    await rival.release()
+    await completing
+    assert await harness.states([first, later, of_another_limit]) == [RunState.QUEUED, *[RunState.BLOCKED] * 2]
+
+
+async def test_the_end_of_a_schedule_drops_no_tick_that_another_fires_meanwhile(
+    harness: PostgresHarness, rival: Rival
+) -> None:
+    job = await harness.put(a_job(a_spec(schedule=every(HOUR, start=await harness.now() + MINUTE))))
+    await harness.move_clock(MINUTE)
+    await rival.execute(
+        "UPDATE schedule SET next_fire = next_fire + $2, tick = tick + $2, rev = rev + 1 WHERE job_id = $1",
+        job.id,
+        HOUR,
+    )
+    cancelling = await rival.waits(harness.store.set_jobs_state([job.id], JobState.CANCELLED, ADA))
+    await rival.commit()
+    await cancelling
+    assert await harness.ticks(job.id) == []

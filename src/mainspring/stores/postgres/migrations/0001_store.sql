@@ -230,7 +230,6 @@ CREATE TABLE run (
     due           bigint NOT NULL,
     created_at    bigint NOT NULL,
     timeout       bigint NOT NULL,
-    rev           integer NOT NULL DEFAULT 1,
     fence         bigint NOT NULL DEFAULT 0,
     claim         integer,
     session       bigint,
@@ -282,7 +281,6 @@ CREATE TABLE waiting (
     due           bigint NOT NULL,
     created_at    bigint NOT NULL,
     timeout       bigint NOT NULL,
-    rev           integer NOT NULL DEFAULT 1,
     fence         bigint NOT NULL DEFAULT 0,
     late          boolean NOT NULL DEFAULT false,  -- a retry, or caught up: queues behind live work
     holds         boolean NOT NULL DEFAULT false,  -- between two attempts: it keeps its ordering key

@@ -21,7 +21,7 @@ WITH clock AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
     UPDATE mainspring.run
-    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
@@ -36,7 +36,7 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.key_lock, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              run.rank, run.cancel_at, run.queued_at, run.limits, run.has_children,
               greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
                   SELECT max(p.until) FROM mainspring.pause p
                   WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
@@ -46,8 +46,8 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Most runs were only created and claimed, and have no checkpoint.
-       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
+       -- A run that has been claimed before has a queued_at; most runs have none, and no checkpoint.
+       CASE WHEN t.queued_at IS NOT NULL THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
@@ -78,7 +78,7 @@ WITH clock AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
     UPDATE mainspring.run
-    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
@@ -90,7 +90,7 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.key_lock, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              run.rank, run.cancel_at, run.queued_at, run.limits, run.has_children,
               greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
                   SELECT max(p.until) FROM mainspring.pause p
                   WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
@@ -100,8 +100,8 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Most runs were only created and claimed, and have no checkpoint.
-       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
+       -- A run that has been claimed before has a queued_at; most runs have none, and no checkpoint.
+       CASE WHEN t.queued_at IS NOT NULL THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
@@ -133,7 +133,7 @@ WITH clock AS MATERIALIZED (
     ) AS best GROUP BY best.queue, best.claim_group
 ), taken AS (
     UPDATE mainspring.run
-    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
@@ -148,14 +148,14 @@ WITH clock AS MATERIALIZED (
     ))
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.key_lock, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              run.rank, run.cancel_at, run.queued_at, run.limits, run.has_children,
               greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
                   SELECT max(p.until) FROM mainspring.pause p
                   WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), started AS MATERIALIZED (
     -- Limits per period count a run from the time of its start.
-    SELECT g.number, count(*)::int AS runs, max(g.per) AS per
-    FROM taken t, mainspring.unpack_limits(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = :LIMIT_PER_PERIOD GROUP BY g.number
+    SELECT g.number, g.per, count(*)::int AS runs
+    FROM taken t, mainspring.unpack_limits(t.limits) AS g WHERE g.kind = :LIMIT_PER_PERIOD GROUP BY g.number, g.per
 ), locked AS MATERIALIZED (
     SELECT l.number FROM mainspring.limiter l
     WHERE l.number = ANY (ARRAY(SELECT number FROM started)) ORDER BY l.number FOR UPDATE
@@ -172,8 +172,8 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Most runs were only created and claimed, and have no checkpoint.
-       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
+       -- A run that has been claimed before has a queued_at; most runs have none, and no checkpoint.
+       CASE WHEN t.queued_at IS NOT NULL THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
@@ -222,20 +222,20 @@ WITH clock AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence
 ), taken AS (
     UPDATE mainspring.run
-    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (:runs::uuid[])
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.key_lock, run.origin,
-              run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
+              run.rank, run.cancel_at, run.queued_at, run.limits, run.has_children,
               greatest(run.ready_at, CASE WHEN EXISTS (SELECT FROM mainspring.pause) THEN (
                   SELECT max(p.until) FROM mainspring.pause p
                   WHERE p.tenant IN (0, run.tenant) AND p.queue IN (0, run.queue) AND p.until <= clock.now) END) AS ready_at
 ), started AS MATERIALIZED (
     -- Limits per period count a run from the time of its start.
-    SELECT g.number, count(*)::int AS runs, max(g.per) AS per
-    FROM taken t, mainspring.unpack_limits(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = :LIMIT_PER_PERIOD GROUP BY g.number
+    SELECT g.number, g.per, count(*)::int AS runs
+    FROM taken t, mainspring.unpack_limits(t.limits) AS g WHERE g.kind = :LIMIT_PER_PERIOD GROUP BY g.number, g.per
 ), locked AS MATERIALIZED (
     SELECT l.number FROM mainspring.limiter l
     WHERE l.number = ANY (ARRAY(SELECT number FROM started)) ORDER BY l.number FOR UPDATE
@@ -252,8 +252,8 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT t.*, b.task, b.policy, b.payload,
-       -- Most runs were only created and claimed, and have no checkpoint.
-       CASE WHEN t.rev > 2 THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
+       -- A run that has been claimed before has a queued_at; most runs have none, and no checkpoint.
+       CASE WHEN t.queued_at IS NOT NULL THEN (SELECT c.state FROM mainspring.checkpoint c WHERE c.run_id = t.id) END AS checkpoint
 FROM taken t JOIN mainspring.body b ON b.bucket = t.body_bucket AND b.id = coalesce(t.body_id, t.id)
 ORDER BY t.rank, t.id
 
@@ -320,7 +320,7 @@ WITH clock AS MATERIALIZED (
     FROM mainspring.run r WHERE r.session = :session AND r.state = :RUNNING
 ), returned AS (
     UPDATE mainspring.run r
-    SET state = :QUEUED, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
+    SET state = :QUEUED, attempt = r.attempt - 1, claim = NULL, session = NULL, started_at = NULL,
         attempt_until = NULL, queued_at = (SELECT now FROM clock), ready_at = (SELECT now FROM clock)
     FROM kept
     WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND free))

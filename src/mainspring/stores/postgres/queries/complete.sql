@@ -19,7 +19,7 @@ WITH clock AS MATERIALIZED (
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
                                     target, job_id, body_id, replay_of, result, queued_at, start_by, deadline, cpu, units,
                                     of_task)
-    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :SUCCEEDED_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH + :KEPT_BUCKET THEN :SUCCEEDED_CLASS ELSE (g.body_bucket - :KEPT_BUCKET) / :CLASS_WIDTH + :UNSUCCESSFUL_CLASS END,
            :SUCCEEDED, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
            g.replay_of, (:results::bytea[])[array_position(:runs::uuid[], g.id)], g.queued_at, g.start_by, g.deadline,
@@ -55,21 +55,21 @@ WITH clock AS MATERIALIZED (
     ORDER BY t.id
 ), again AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due,
-                                created_at, timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
+                                created_at, timeout, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children, ready_at)
     SELECT g.id, g.shard, :QUEUED, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int, g.lost + (g.outcome = :OUTCOME_LOST)::int, g.tenant, g.queue,
            g.claim_group, g.body_bucket,
            CASE WHEN g.outcome = :OUTCOME_RELEASED THEN g.rank ELSE clock.now + g.priority * :HEAD_START::bigint + :LATE_PENALTY END, g.due,
-           g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.key_lock, g.scheduled_at, g.job_id, g.job_version, g.body_id,
+           g.created_at, g.timeout, g.fence, g.start_by, g.deadline, g.key_lock, g.scheduled_at, g.job_id, g.job_version, g.body_id,
            g.replay_of, g.target, g.origin, clock.now, g.has_children, clock.now
     FROM gone g, clock WHERE g.final = :QUEUED AND g.limits IS NULL
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, due,
-                                    created_at, timeout, rev, fence, late, holds, start_by, deadline, key_lock, scheduled_at,
+                                    created_at, timeout, fence, late, holds, start_by, deadline, key_lock, scheduled_at,
                                     job_id, job_version, body_id, replay_of, target, origin, reason, limits,
                                     has_children, rank)
     SELECT g.id, g.shard, CASE WHEN g.final = :SCHEDULED THEN :SCHEDULED ELSE :BLOCKED_BY_LIMIT END, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int, g.lost + (g.outcome = :OUTCOME_LOST)::int, g.tenant, g.queue,
-           g.claim_group, g.body_bucket, CASE WHEN g.final = :SCHEDULED THEN clock.now + g.delay ELSE g.due END, g.created_at, g.timeout, g.rev + 1, g.fence,
+           g.claim_group, g.body_bucket, CASE WHEN g.final = :SCHEDULED THEN clock.now + g.delay ELSE g.due END, g.created_at, g.timeout, g.fence,
            g.attempt > (g.outcome = :OUTCOME_RELEASED)::int, g.key_lock IS NOT NULL,
            g.start_by, g.deadline, g.key_lock, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
            CASE WHEN g.final = :SCHEDULED THEN g.why END, g.limits, g.has_children,
@@ -80,7 +80,7 @@ WITH clock AS MATERIALIZED (
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
                                     target, job_id, body_id, replay_of, result, reason, error, queued_at, start_by, deadline,
                                     cpu, units)
-    SELECT g.id, CASE WHEN g.body_bucket >= :CLASS_WIDTH - 1 THEN (g.body_bucket + 1) / :CLASS_WIDTH + 2 WHEN g.final = :SUCCEEDED THEN :SUCCEEDED_CLASS ELSE :UNSUCCESSFUL_CLASS END,
+    SELECT g.id, CASE WHEN g.body_bucket >= :CLASS_WIDTH + :KEPT_BUCKET THEN (g.body_bucket - :KEPT_BUCKET) / :CLASS_WIDTH + :UNSUCCESSFUL_CLASS WHEN g.final = :SUCCEEDED THEN :SUCCEEDED_CLASS ELSE :UNSUCCESSFUL_CLASS END,
            g.final, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int,
            g.lost + (g.outcome = :OUTCOME_LOST)::int, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence,
            g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why,
@@ -150,16 +150,16 @@ WITH clock AS MATERIALIZED (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NULL RETURNING *
 ), limited AS (
     -- It holds its key while its limits block it; the caller admits it.
-    UPDATE mainspring.waiting SET state = :BLOCKED_BY_LIMIT, holds = true, rev = rev + 1
+    UPDATE mainspring.waiting SET state = :BLOCKED_BY_LIMIT, holds = true
     WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NOT NULL
     RETURNING id, queue, key_lock, due, limits
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due,
-                                created_at, timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
+                                created_at, timeout, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children, ready_at)
     SELECT n.id, n.shard, :QUEUED, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.claim_group, n.body_bucket,
            clock.now + n.priority * :HEAD_START::bigint + CASE WHEN n.late THEN :LATE_PENALTY ELSE 0 END, n.due, n.created_at,
-           n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.key_lock, n.scheduled_at, n.job_id, n.job_version, n.body_id,
+           n.timeout, n.fence, n.start_by, n.deadline, n.key_lock, n.scheduled_at, n.job_id, n.job_version, n.body_id,
            n.replay_of, n.target, n.origin, clock.now, n.has_children, clock.now
     FROM next n, clock
 ), held AS (
@@ -198,8 +198,8 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
-           7, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH + :KEPT_BUCKET THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket - :KEPT_BUCKET) / :CLASS_WIDTH + :UNSUCCESSFUL_CLASS END,
+           :CANCELLED, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled', g.start_by,
            g.deadline
     FROM gone g, clock
@@ -207,7 +207,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
     SELECT g.id, :CANCELLED, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 ), asked AS (
-    UPDATE mainspring.run SET cancel_at = clock.now, rev = rev + 1
+    UPDATE mainspring.run SET cancel_at = clock.now
     FROM clock WHERE id = ANY (:runs::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
     RETURNING id, tenant
 ), emitted AS (
@@ -251,7 +251,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, result, reason, error, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket >= :CLASS_WIDTH - 1 THEN (g.body_bucket + 1) / :CLASS_WIDTH + 2 WHEN g.state = :SUCCEEDED THEN :SUCCEEDED_CLASS ELSE :UNSUCCESSFUL_CLASS END,
+    SELECT g.id, CASE WHEN g.body_bucket >= :CLASS_WIDTH + :KEPT_BUCKET THEN (g.body_bucket - :KEPT_BUCKET) / :CLASS_WIDTH + :UNSUCCESSFUL_CLASS WHEN g.state = :SUCCEEDED THEN :SUCCEEDED_CLASS ELSE :UNSUCCESSFUL_CLASS END,
            g.state, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at,
            g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.reason, g.error,
            g.start_by, g.deadline
@@ -268,7 +268,7 @@ WITH clock AS MATERIALIZED (
 ), emitted AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, e.kind, e.tenant, e.runs
-    FROM clock, (SELECT CASE g.state WHEN 5 THEN 'run.succeeded' WHEN 6 THEN 'run.failed' WHEN 7 THEN 'run.cancelled'
+    FROM clock, (SELECT CASE g.state WHEN :SUCCEEDED THEN 'run.succeeded' WHEN :FAILED THEN 'run.failed' WHEN :CANCELLED THEN 'run.cancelled'
                                      ELSE 'run.skipped' END AS kind, g.tenant, array_agg(g.id) AS runs
                  FROM gone g GROUP BY 1, 2) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)

@@ -36,7 +36,7 @@ WHERE h.id = ANY (ARRAY(
     SELECT f.id FROM mainspring.shard f
     WHERE f.id = ANY (:shards::smallint[])
       AND (f.owner IS NULL OR f.owner = ANY (ARRAY(SELECT id FROM expired UNION ALL SELECT id FROM dead)))
-    ORDER BY f.id FOR UPDATE SKIP LOCKED))
+    FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM mainspring.session s WHERE s.id = :member AND s.live AND s.lease_until > mainspring.now_us())
 RETURNING h.id, h.epoch
 

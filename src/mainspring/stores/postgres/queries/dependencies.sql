@@ -77,7 +77,7 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), released AS (
     UPDATE mainspring.waiting w
-    SET state = :SCHEDULED, due = greatest(w.due, clock.now), rev = w.rev + 1,
+    SET state = :SCHEDULED, due = greatest(w.due, clock.now),
         start_by = greatest(w.due, clock.now) + d.start_within, deadline = greatest(w.due, clock.now) + d.deadline
     FROM clock, mainspring.dependent d
     -- `IS TRUE` keeps the join from choosing another index than the primary key.
@@ -110,7 +110,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH + :KEPT_BUCKET THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket - :KEPT_BUCKET) / :CLASS_WIDTH + :UNSUCCESSFUL_CLASS END,
            :SKIPPED, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of,
            (:reasons::text[])[array_position(:runs::uuid[], g.id)], g.start_by, g.deadline
@@ -129,7 +129,7 @@ SELECT id, key_lock, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS d
 -- A check from first principles: waiting children after `after`, by id, with undecided parents that are no longer live and not about
 -- to be resolved. A parent without any row counts as skipped.
 SELECT c.id AS child, p.parent,
-       coalesce((SELECT h.state FROM mainspring.history h WHERE h.id = p.parent LIMIT 1), 8)::smallint AS state,
+       coalesce((SELECT h.state FROM mainspring.history h WHERE h.id = p.parent LIMIT 1), :SKIPPED)::smallint AS state,
        NOT EXISTS (SELECT FROM mainspring.edge u WHERE u.child = c.id AND u.state IS NULL) AS decided
 FROM (SELECT w.id FROM mainspring.waiting w WHERE w.state = :BLOCKED_BY_PARENTS AND w.id > :after ORDER BY w.id LIMIT :limit) AS c
 LEFT JOIN LATERAL (
@@ -177,13 +177,12 @@ SELECT u.tenant, u.key, u.run_id,
        CASE WHEN u.until IS NULL THEN f.state IS NOT NULL
             ELSE u.until > mainspring.now_us()
                  AND (f.state IS NOT NULL OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = u.run_id)) END AS counts,
-       f.state IS NULL OR f.state = :RUNNING OR f.fence > 0 OR f.job_id IS NOT NULL AS started
+       f.state IS NULL OR f.fence > 0 OR f.job_id IS NOT NULL AS started
 FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.unique_run u ON u.tenant = i.tenant AND u.key = i.key
 LEFT JOIN LATERAL (
     SELECT r.state, r.fence, r.job_id FROM mainspring.run r WHERE r.id = u.run_id
     UNION ALL SELECT w.state, w.fence, w.job_id FROM mainspring.waiting w WHERE w.id = u.run_id
-    LIMIT 1
 ) AS f ON true
 
 -- name: replace_unique_keys

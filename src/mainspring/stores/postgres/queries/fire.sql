@@ -79,13 +79,13 @@ VALUES (:job, :scheduled_at, :decision, :version, :epoch, :run, :reason, :ticks,
 RETURNING job_id
 
 -- name: recorded_ticks
--- Separate from `fire`, which would lock every partition of the ledger if it read the table. `LIMIT` keeps one index probe
--- per tick, where a join would read the whole ledger.
+-- Separate from `fire`, which would lock every partition of the ledger if it read the table. `OFFSET 0` keeps one index
+-- probe per tick, where a join would read the whole ledger.
 SELECT t.job_id, t.scheduled_at
-FROM unnest(:jobs::uuid[], :times::bigint[], :targets::text[]) AS t(job_id, scheduled_at, target), LATERAL (
+FROM unnest(:jobs::uuid[], :times::bigint[], :targets::text[]) AS t(job_id, scheduled_at, target)
+WHERE EXISTS (
     SELECT FROM mainspring.ledger l
-    WHERE l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.target = t.target LIMIT 1
-) AS l
+    WHERE l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.target = t.target OFFSET 0)
 
 -- name: active_of_job
 SELECT id, state, key_lock FROM mainspring.waiting WHERE job_id = :job

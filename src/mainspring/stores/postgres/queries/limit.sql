@@ -21,7 +21,7 @@ RETURNING number, kind, used, times, open_until, head, recalls, mainspring.now_u
 -- name: try_limiters
 -- Locks more limiters without waiting, since they may be out of order.
 SELECT number, kind, used, times, open_until, head, recalls, mainspring.now_us() AS now
-FROM mainspring.limiter WHERE number = ANY (:numbers::bigint[]) ORDER BY number FOR UPDATE SKIP LOCKED
+FROM mainspring.limiter WHERE number = ANY (:numbers::bigint[]) FOR UPDATE SKIP LOCKED
 
 -- name: runs_blocked_by_limiters
 -- The first blocked runs of each limiter, as many as there is room. A transaction that has locked a limiter does not wait for a run.
@@ -34,7 +34,7 @@ FROM unnest(:numbers::bigint[], :limits::int[]) AS n(number, most), LATERAL (
 
 -- name: block_by_limiters
 -- Blocks locked waiting rows by a limiter. They keep their ordering key.
-UPDATE mainspring.waiting w SET state = :BLOCKED_BY_LIMIT, waits = i.number, holds = w.key_lock IS NOT NULL, rev = w.rev + 1
+UPDATE mainspring.waiting w SET state = :BLOCKED_BY_LIMIT, waits = i.number, holds = w.key_lock IS NOT NULL
 FROM unnest(:runs::uuid[], :numbers::bigint[]) AS i(id, number) WHERE w.id = ANY (:runs::uuid[]) AND w.id = i.id
 
 -- name: save_limiters
@@ -71,10 +71,10 @@ WITH back AS (
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) RETURNING *
 )
 INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, due, created_at,
-                                timeout, rev, fence, late, holds, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
+                                timeout, fence, late, holds, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, limits, has_children, waits, rank)
 SELECT b.id, b.shard, :BLOCKED_BY_LIMIT, b.priority, b.attempt, b.lost, b.tenant, b.queue, b.claim_group, b.body_bucket, b.due, b.created_at,
-       b.timeout, b.rev + 1, b.fence, b.attempt > 0, b.key_lock IS NOT NULL, b.start_by, b.deadline, b.key_lock, b.scheduled_at,
+       b.timeout, b.fence, b.attempt > 0, b.key_lock IS NOT NULL, b.start_by, b.deadline, b.key_lock, b.scheduled_at,
        b.job_id, b.job_version, b.body_id, b.replay_of, b.target, b.origin, b.limits, b.has_children, b.limits[2], b.rank
 FROM back b
 
@@ -105,7 +105,7 @@ WITH inside AS MATERIALIZED (
 SELECT coalesce(i.number, l.number) AS number, coalesce(i.kind, l.kind)::smallint AS kind
 FROM inside i FULL JOIN (SELECT number, kind, used FROM mainspring.limiter WHERE used > 0) AS l ON l.number = i.number
 WHERE CASE WHEN coalesce(i.kind, l.kind) = :LIMIT_BREAKER THEN i.number IS NULL ELSE coalesce(i.runs, 0) <> coalesce(l.used, 0) END
-ORDER BY 1 LIMIT :limit
+LIMIT :limit
 
 -- name: recount_limiters
 -- The limiters are locked.

@@ -76,7 +76,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH + :KEPT_BUCKET THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket - :KEPT_BUCKET) / :CLASS_WIDTH + :UNSUCCESSFUL_CLASS END,
            CASE WHEN g.failed THEN :FAILED ELSE :SKIPPED END, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue,
            g.body_bucket, clock.now, g.due, g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id,
            g.body_id, g.replay_of, CASE WHEN g.failed THEN 'deadline' WHEN g.gone THEN 'its worker left' ELSE 'expired' END, g.start_by, g.deadline
@@ -155,7 +155,7 @@ SELECT count(*) FROM gone
 -- name: prune_idempotency_keys
 DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
     SELECT tenant, key FROM mainspring.idempotency WHERE expires_at <= mainspring.now_us()
-    ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED)
+    LIMIT :limit FOR UPDATE SKIP LOCKED)
 
 -- name: prune_pauses
 -- A day after their end, a run that still waits is late in any case.

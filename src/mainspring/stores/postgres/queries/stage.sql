@@ -17,11 +17,11 @@ WITH clock AS MATERIALIZED (
     )) RETURNING *
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due,
-                                created_at, timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
+                                created_at, timeout, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children)
     SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.claim_group, d.body_bucket,
            clock.now + d.priority * :HEAD_START::bigint + CASE WHEN d.late THEN :LATE_PENALTY ELSE 0 END, d.due, d.created_at,
-           d.timeout, d.rev + 1, d.fence, d.start_by, d.deadline, d.key_lock, d.scheduled_at, d.job_id, d.job_version, d.body_id,
+           d.timeout, d.fence, d.start_by, d.deadline, d.key_lock, d.scheduled_at, d.job_id, d.job_version, d.body_id,
            d.replay_of, d.target, d.origin, clock.now, d.has_children
     FROM due d, clock
 ), emitted AS (
@@ -30,14 +30,15 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 SELECT clock.now, (SELECT count(*) FROM due) AS runs, ARRAY(SELECT DISTINCT queue FROM due) AS queues,
-       EXISTS (SELECT FROM mine, LATERAL (
+       -- `OFFSET 0` keeps one index probe per shard.
+       EXISTS (SELECT FROM mine WHERE EXISTS (
            SELECT FROM mainspring.schedule s WHERE s.shard = mine.id AND s.active AND s.next_fire <= (SELECT now FROM clock)
-           LIMIT 1) AS x) AS schedules_due,
-       EXISTS (SELECT FROM mine, LATERAL (
+           OFFSET 0)) AS schedules_due,
+       EXISTS (SELECT FROM mine WHERE EXISTS (
            SELECT FROM mainspring.waiting w
            WHERE w.shard = mine.id AND w.state = :SCHEDULED AND w.due <= (SELECT now FROM clock)
              AND (w.key_lock IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
-           LIMIT 1) AS y) AS gated,
+           OFFSET 0)) AS gated,
        EXISTS (SELECT FROM mainspring.limiter l WHERE l.wake_at <= (SELECT now FROM clock)) AS waking
 FROM clock
 
@@ -54,7 +55,7 @@ WHERE h.id = ANY (:shards::smallint[]) AND h.owner = :owner AND s.id = :owner AN
 ORDER BY w.due, w.id LIMIT :limit
 
 -- name: block_by_keys
-UPDATE mainspring.waiting SET state = :BLOCKED, rev = rev + 1 WHERE id = ANY (:runs::uuid[])
+UPDATE mainspring.waiting SET state = :BLOCKED WHERE id = ANY (:runs::uuid[])
 
 -- name: queue_runs
 -- Queues locked rows of waiting. `silent`: for these another event is emitted. A row in the state scheduled has just become due.
@@ -68,12 +69,12 @@ WITH clock AS MATERIALIZED (
     WHERE id <> ALL (:silent::uuid[]) AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, claim_group, body_bucket, rank, due, created_at,
-                            timeout, rev, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version, body_id,
+                            timeout, fence, start_by, deadline, key_lock, scheduled_at, job_id, job_version, body_id,
                             replay_of, target, origin, queued_at, limits, has_children, ready_at)
 SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.claim_group, d.body_bucket,
        coalesce(d.rank, clock.now + d.priority * :HEAD_START::bigint + CASE WHEN d.late THEN :LATE_PENALTY ELSE 0 END), d.due,
        d.created_at, d.timeout,
-       d.rev + 1, d.fence, d.start_by, d.deadline, d.key_lock, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
+       d.fence, d.start_by, d.deadline, d.key_lock, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
        d.target, d.origin, clock.now, d.limits, d.has_children, CASE WHEN d.state <> :SCHEDULED THEN clock.now END
 FROM due d, clock
 

@@ -80,7 +80,7 @@ WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) ORDER BY position
 -- name: lower_priority
 -- Gives queued runs of a tenant, or of one of its jobs or tasks, the lowest priority; they keep their age. Skips runs that are being
 -- claimed.
-UPDATE mainspring.run SET priority = :IDLE_PRIORITY, rank = rank + (:IDLE_PRIORITY - priority) * :HEAD_START::bigint, rev = rev + 1
+UPDATE mainspring.run SET priority = :IDLE_PRIORITY, rank = rank + (:IDLE_PRIORITY - priority) * :HEAD_START::bigint
 WHERE id = ANY (ARRAY(
     SELECT r.id FROM mainspring.run r
     WHERE r.state = :QUEUED AND r.queue = ANY (ARRAY(SELECT id FROM mainspring.name WHERE kind = :QUEUE_NAME)) AND r.tenant = :tenant
