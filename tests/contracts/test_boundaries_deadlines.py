@@ -272,10 +272,16 @@ async def test_ended_runs_are_kept_for_their_whole_retention(harness: Harness, o
     assert [view is None for view in views] == [gone, gone]
 
 
+@pytest.mark.parametrize("edited", [False, True], ids=["new", "edited"])
 @pytest.mark.parametrize(
-    "end", ["success", "failure", "cancel", "cancel scheduled", "cancel blocked", "expiry", "finish"]
+    "end",
+    [
+        *("success", "failure", "cancel", "cancel scheduled", "cancel blocked"),
+        *("expiry", "finish", "finish as succeeded", "replacement"),
+    ],
 )
-async def test_an_ended_run_is_kept_as_its_policy_or_its_tenant_says(harness: Harness, end: str) -> None:
+async def test_an_ended_run_is_kept_as_its_policy_or_its_tenant_says(harness: Harness, end: str, edited: bool) -> None:
+    """PostgreSQL moves the data of an edited run to the first bucket of its retention class."""
     await harness.store.put_tenant(Tenant(name="first", quotas=Quotas(retention="short")), ADA)
     await harness.store.put_tenant(Tenant(name="last", quotas=Quotas(retention="audit")), ADA)
     key, delay = "key" if end == "cancel blocked" else "", HOUR if end == "cancel scheduled" else 0
@@ -283,7 +289,8 @@ async def test_an_ended_run_is_kept_as_its_policy_or_its_tenant_says(harness: Ha
 
     def a_kept_run(tenant: str = "default", retention: str = "") -> NewRun:
         policy = a_policy(key=key, retries=0, retention=retention)
-        return a_run(tenant=tenant, policy=policy, delay=delay, start_within=start_within)
+        unique = Unique(key=f"{tenant}-{retention}", otherwise="replace") if end == "replacement" else None
+        return a_run(tenant=tenant, policy=policy, delay=delay, start_within=start_within, unique=unique)
 
     runs = [
         a_kept_run(),
@@ -294,17 +301,22 @@ async def test_an_ended_run_is_kept_as_its_policy_or_its_tenant_says(harness: Ha
     ]
     for run in runs:
         await harness.submit(run)
+        assert not edited or await harness.store.edit_run(run, ADA) is not None
     if end in ("success", "failure"):
         held = await harness.claim(await harness.worker())
         await (harness.succeed(*held) if end == "success" else harness.fail(*held))
     elif end == "expiry":
         await harness.move_clock(MINUTE)
         assert await harness.store.expire(10) == len(runs)
-    elif end == "finish":
-        await harness.store.finish([KnownOutcome(run=run.id) for run in runs], ADA)
+    elif end.startswith("finish"):
+        state = RunState.SUCCEEDED if end == "finish as succeeded" else RunState.CANCELLED
+        await harness.store.finish([KnownOutcome(run=run.id, state=state) for run in runs], ADA)
+    elif end == "replacement":
+        await harness.submit(*(a_run(tenant=run.tenant, unique=run.unique) for run in runs))
     else:
         await harness.store.cancel(ids(runs))
     views = [await harness.view(run.id) for run in runs]
+    assert all(view.state.ended for view in views)
     assert [view.kept_as for view in views] == ["standard", "long", "short", "audit", "long"]
 
 

@@ -236,6 +236,19 @@ async def test_cancelling_a_run_blocked_by_a_key_keeps_the_order_of_the_others(h
     assert await harness.state(third.id) is RunState.QUEUED
 
 
+@pytest.mark.parametrize("holder", ["queued", "running", "between two attempts"])
+async def test_cancelling_a_blocked_run_does_not_free_the_key(harness: Harness, holder: str) -> None:
+    policy = a_policy(key="k", pause=MINUTE)
+    first, second, third = (a_run(policy=policy) for _ in range(3))
+    await harness.submit(first, second, third)
+    if holder != "queued":
+        held = await harness.claim(await harness.worker())
+        if holder == "between two attempts":
+            await harness.fail(*held)
+    await harness.store.cancel([second.id])
+    assert await harness.state(third.id) is RunState.BLOCKED
+
+
 async def test_cancelling_the_key_holder_and_all_blocked_runs_frees_the_key(harness: Harness) -> None:
     runs = some_runs(4, key=KEY)
     await harness.submit(*runs)

@@ -201,6 +201,19 @@ async def test_a_submit_locks_parents_in_order(
 
 @which_row_is_held
 @whatever_the_order
+async def test_resolving_locks_children_in_order(
+    harness: PostgresHarness, rival: Rival, held: int, reverse: bool
+) -> None:
+    parent = a_run(delay=DAY)
+    children = [a_run(after=[parent]) for _ in range(2)]
+    await submit_each(harness, [parent, *in_order(children, reverse)])
+    # The parent has ended, and its children are not decided yet.
+    await harness._connection.execute("INSERT INTO ended_parent (run_id, state, at) VALUES ($1, 5, 0)", parent.id)
+    await check_order(rival, harness.resolve(), ("waiting WHERE id = $1", ids(children)), held)
+
+
+@which_row_is_held
+@whatever_the_order
 async def test_many_leases_are_renewed_in_order(
     harness: PostgresHarness, rival: Rival, held: int, reverse: bool
 ) -> None:
