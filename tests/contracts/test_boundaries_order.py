@@ -7,7 +7,12 @@ from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import HEAD_START, LATE_PENALTY
 from mainspring.core.model.runs.run import RunState
-from tests.support.boundaries import around_the_boundary, on_every_claim_path, prepare_claim_path
+from tests.support.boundaries import (
+    around_the_boundary,
+    on_every_claim_path,
+    prepare_claim_path,
+    skip_on_a_sharded_store,
+)
 from tests.support.builders import a_job, a_limit, a_run, a_spec, an_id, every
 from tests.support.store_harness import Harness, ids
 
@@ -123,3 +128,37 @@ async def test_due_jobs_and_upcoming_runs_are_cut_after_the_earliest(harness: Ha
     assert job.next_fire == early
     [(_, upcoming)] = await harness.store.upcoming([3], due + HOUR, 1)
     assert early <= upcoming < early + 1_000
+
+
+@pytest.mark.parametrize("kind", ["ordering key", "limit"])
+@around_the_boundary
+async def test_staging_takes_the_oldest_gated_run_of_all_shards_first(harness: Harness, kind: str, offset: int) -> None:
+    skip_on_a_sharded_store(harness, "each server of a sharded store stages up to the limit")
+    parts = {"key": "key"} if kind == "ordering key" else {"limits": (a_limit(),)}
+    due = await harness.now() + MINUTE
+    one, two = (a_run(at=due + add, shard=shard, **parts) for add, shard in ((0, 4), (offset, 3)))  # type: ignore[arg-type]
+    await harness.submit(two)
+    await harness.submit(one)
+    await harness.move_clock(HOUR)
+    assert (await harness.stage(1)).runs == 1
+    # The smaller id decides a tie.
+    first = one if offset >= 0 else two
+    assert await harness.states([first]) == [QUEUED]
+
+
+@pytest.mark.parametrize("place", ["queued", "scheduled"])
+@pytest.mark.parametrize("missed", ["start_within", "deadline"])
+@pytest.mark.parametrize("larger_first", [False, True])
+async def test_expiry_ends_the_run_whose_time_passed_first(
+    harness: Harness, place: str, missed: str, larger_first: bool
+) -> None:
+    delay = MINUTE if place == "scheduled" else 0
+    first, second = (
+        a_run(id=one, delay=delay, **{missed: MINUTE + add})  # type: ignore[arg-type]
+        for add, one in enumerate(two_ids(larger_first))
+    )
+    await harness.submit(second)
+    await harness.submit(first)
+    await harness.move_clock(HOUR)
+    assert await harness.store.expire(1) == 1
+    assert [state.ended for state in await harness.states([first, second])] == [True, False]

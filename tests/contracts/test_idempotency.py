@@ -197,3 +197,18 @@ async def test_used_keys_are_returned(harness: Harness) -> None:
     assert await harness.store.used_keys("nobody", asked) == set()
     await harness.advance(KEYS_KEPT + MINUTE)
     assert await harness.store.used_keys("default", asked) == set()
+
+
+@pytest.mark.parametrize("other", ["queued", "scheduled", "ended", "job"])
+async def test_the_key_of_a_purged_run_is_free_although_other_runs_exist(harness: Harness, other: str) -> None:
+    [held] = await harness.start(keyed())
+    await harness.succeed(held)
+    await harness.store.purge([held.id], Author("ops"))
+    if other == "job":
+        await harness.put(a_job())
+    elif other == "ended":
+        await harness.succeed(*await harness.start(a_run()))
+    else:
+        await harness.submit(a_run(delay=HOUR if other == "scheduled" else 0))
+    [answer] = await harness.submit(keyed())
+    assert answer.new

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
 from mainspring.core.model.base.ids import RunId
@@ -21,6 +22,7 @@ from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.store import Demand
+from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 from tests.support.waiting import DEADLINE_SECONDS
@@ -631,3 +633,27 @@ async def test_a_tick_with_a_limit_queues_no_other_run_that_is_due(harness: Harn
     [fired] = await harness.fire_due()
     assert fired.runs == 1
     assert await harness.state(other.id) is SCHEDULED
+
+
+@on_every_claim_path
+async def test_every_claim_path_counts_the_starts_of_each_limit_per_period(harness: Harness, path: str) -> None:
+    """Two runs of one limit and one of another start together, so each admits a different number afterwards."""
+    way = await prepare_claim_path(harness, path)
+    two, one = a_limit("two", 3, HOUR), a_limit("one", 3, 2 * HOUR)
+
+    def a_run_with(limit: Limit) -> NewRun:
+        run = way.adapt(a_run())
+        return msgspec.structs.replace(run, policy=msgspec.structs.replace(run.policy, limits=(limit,)))
+
+    started = [a_run_with(two), a_run_with(one), a_run_with(two)]
+    await harness.submit(*started)
+    worker = await way.worker(DAY)
+    held = await way.claim(worker, started)
+    assert len(held) == 3
+    await harness.succeed(*held)
+    later = [a_run_with(limit) for limit in (two, two, one, one, one)]
+    await harness.submit(*later)
+    assert await harness.states(later) == [QUEUED, BLOCKED, QUEUED, QUEUED, BLOCKED]
+    await harness.move_clock(HOUR)
+    await harness.stage()
+    assert await harness.states(later) == [QUEUED, QUEUED, QUEUED, QUEUED, BLOCKED]

@@ -647,3 +647,11 @@ async def test_a_session_has_the_queues_and_tasks_of_its_worker(harness: Harness
     assert (session.owner, session.lease) == (new.owner, HOUR)
     assert (session.name, session.version, session.datacenter) == (new.name, "1.2", "eu-1")
     assert (session.queues, session.tasks, session.shards) == (new.queues, new.tasks, 0)
+
+
+async def test_an_edit_leaves_the_tags_of_other_runs(harness: Harness) -> None:
+    runs = [a_run(about=About(tags=("a",))) for _ in range(2)]
+    await harness.submit(*runs)
+    await edit(harness, runs[0], about=About(tags=("b",)))
+    assert [await tags(harness, run.id) for run in runs] == [("b",), ("a",)]
+    assert (await with_tag(harness, "a"), await with_tag(harness, "b")) == ([runs[1].id], [runs[0].id])

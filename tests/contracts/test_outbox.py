@@ -270,3 +270,14 @@ async def test_a_reader_misses_no_event_of_concurrent_writers(harness: Harness) 
     await reader
     assert len(received) == len(set(received))
     assert sorted(received) == sorted(run for runs in batches for run in ids(runs))
+
+
+async def test_a_lost_scheduler_is_not_reported_as_a_lost_worker(harness: Harness) -> None:
+    await harness.store.attach_reader(READER)
+    await harness.store.join("scheduler", MINUTE)
+    worker = await harness.worker(MINUTE)
+    await harness.move_clock(MINUTE)
+    await harness.store.lost_runs(10)
+    kinds = [batch.kind for batch in await harness.events(READER, of_workers=True)]
+    assert kinds == ["worker.joined", "worker.lost"]
+    assert not (await harness.store.heartbeat(worker, MINUTE, [], [], 0)).alive

@@ -9,6 +9,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.storage.reads import QueueBacklog
+from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import SHORT_LEASE, Harness
 
@@ -185,3 +186,27 @@ async def test_an_expired_pause_is_removed_and_a_new_one_applies(harness: Harnes
     await harness.store.tidy()
     depth = await read_depth(harness)
     assert depth.oldest_ready == depth.oldest_due
+
+
+@on_every_claim_path
+@pytest.mark.parametrize("pause_ends_last", [False, True])
+async def test_every_claim_path_knows_the_latest_time_at_which_a_run_became_ready(
+    harness: Harness, path: str, pause_ends_last: bool
+) -> None:
+    way = await prepare_claim_path(harness, path)
+    policy = a_policy(key="key")
+    first, second = way.adapt(a_run(policy=policy)), way.adapt(a_run(policy=policy))
+    worker = await way.worker(DAY)
+    await harness.submit(first)
+    [held] = await way.claim(worker, [first])
+    await harness.submit(second)
+    now = await harness.now()
+    released, resumed = now + 2 * HOUR, now + (3 if pause_ends_last else 1) * HOUR
+    await harness.store.pause(Pause(tenant=None, queue="default", until=resumed), ADA)
+    await harness.move_clock(2 * HOUR)
+    await harness.succeed(held)
+    await harness.move_clock(2 * HOUR)
+    [late] = await way.claim(worker, [second])
+    assert late.ready_at == max(released, resumed)
+    # A run that has waited starts now, not when it was due.
+    assert (late.due, late.started_at) == (now, now + 4 * HOUR)

@@ -1008,3 +1008,31 @@ async def test_the_run_of_a_tick_cannot_start_after_its_job_was_cancelled(harnes
             harness.store.fire(owner, fires), harness.store.set_jobs_state([job.id], JobState.CANCELLED)
         )
         assert await harness.claim(await harness.worker()) == []
+
+
+# Revisions
+
+
+async def test_the_revision_of_a_job_grows_with_every_change(harness: Harness) -> None:
+    """A scheduler fires only what it planned with the newest revision, so no revision may come back."""
+    declared = a_job(a_spec(schedule=after_each(5 * MINUTE)))
+    job = await due_job(harness, declared)
+    revisions = [job.rev]
+
+    async def note() -> None:
+        revisions.append((await harness.job(job.id)).rev)
+
+    await harness.fire_due()
+    await note()
+    await harness.succeed(*await harness.claim(await harness.worker()))
+    await note()
+    await harness.store.set_jobs_state([job.id], JobState.PAUSED, resume_at=await harness.now() + HOUR)
+    await note()
+    await harness.advance(HOUR)
+    await harness.store.tidy()
+    await note()
+    await harness.put(changed(declared, schedule=after_each(7 * MINUTE)))
+    await note()
+    await harness.store.set_jobs_state([job.id], JobState.CANCELLED)
+    await note()
+    assert revisions == sorted(set(revisions))

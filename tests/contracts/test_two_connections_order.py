@@ -229,6 +229,9 @@ async def test_many_leases_are_renewed_in_order(
 @whatever_the_order
 async def test_epochs_are_raised_in_order(harness: PostgresHarness, rival: Rival, held: int, reverse: bool) -> None:
     member = await harness.store.join("member", HOUR)
+    if reverse:
+        # The new version of its row lies behind that of the other.
+        await harness.store.take(await harness.store.join("other", HOUR), [1])
     epochs = await harness.store.epochs([1, 2])
     call = harness.store.seal(member, {shard: epochs[shard] for shard in in_order([1, 2], reverse)})
     await check_order(rival, call, ("shard WHERE id = $1", [1, 2]), held)
