@@ -211,6 +211,43 @@ def test_chooses_tests_of_files_named_after_the_statement() -> None:
 
 
 @pytest.mark.parametrize(
+    ("operator", "file"),
+    [
+        ("drop-skip-locked", "test_two_connections"),
+        ("compare", "test_boundaries_due"),
+        ("constant+1", "test_ways_into_a_queue"),
+    ],
+)
+def test_chooses_tests_of_files_that_notice_an_operator(operator: str, file: str) -> None:
+    tests = [RecordedTest(f"tests/test_claim.py::test_{number}", 0.1, number, frozenset()) for number in range(50)]
+    tests += [RecordedTest(f"tests/{file}.py::test_wide", 0.1, 1_000, frozenset())]
+    tests += [RecordedTest("tests/test_api.py::test_wide", 0.1, 500, frozenset())]
+    chosen = {
+        test.id for test in choose_tests(tests, 3, budget=60, about=f"postgres/queries/a.sql:b:{operator}.1@4969c3")
+    }
+    assert f"tests/{file}.py::test_wide" in chosen
+
+
+@pytest.mark.parametrize(
+    ("recorded", "needed", "is_made"), [(False, False, False), (False, True, True), (True, False, False)]
+)
+def test_a_record_without_lines_serves_mutants_of_sql_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recorded: bool, needed: bool, is_made: bool
+) -> None:
+    made: list[bool] = []
+    for name, value in {"_TESTS": tmp_path / "tests", "_COVERAGE": tmp_path / "lines"}.items():
+        monkeypatch.setattr(record, name, value)
+    monkeypatch.setattr(record, "hash_sources", lambda: "now")
+    monkeypatch.setattr(record, "make", lambda *_, with_lines: made.append(with_lines))
+    (tmp_path / "tests").write_text('{"hash": "now", "tests": {}}')
+    if recorded:
+        data = CoverageData(str(tmp_path / "lines"))
+        data.add_lines({"a.py": [1]})
+    record.load(keep=False, jobs=1, with_lines=needed)
+    assert made == [True] * is_made
+
+
+@pytest.mark.parametrize(
     ("code", "known", "outcome"),
     [
         (0, {"passed": 3}, "survived"),
@@ -262,7 +299,7 @@ def test_only_changed_tests_are_recorded_again(tmp_path: Path, monkeypatch: pyte
         (tmp_path / file).write_text(text)
 
     def find(line: int) -> list[str]:
-        known = record.load(keep=False, jobs=1)
+        known = record.load(keep=False, jobs=1, with_lines=True)
         return sorted(test.file for test in known.find_by_lines("src/code.py", [line]))
 
     first, second, third = "tests/unit/test_first.py", "tests/unit/test_second.py", "tests/contracts/test_third.py"

@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> int:
             print(f"{mutant.id}  {mutant.file}:{mutant.line}  {mutant.describe(_read(mutant.file))}")
         return 0
     lock = _lock()
-    known = record.load(keep=options.keep_record, jobs=options.jobs)
+    with_lines = not all(mutant.key for mutant in mutants)
+    known = record.load(keep=options.keep_record, jobs=options.jobs, with_lines=with_lines)
     results = judge_all(mutants, known, Results(DATA / "results.json"), options)
     lines, survivors = summarize(results, read_explained(DOCUMENT.read_text() if DOCUMENT.exists() else ""))
     lock.close()

@@ -50,6 +50,8 @@ TESTS = {
         "tests/adapters/test_sqlite_policies.py",
     ),
 }
+#: The parts whose tests run the SQL of a store.
+SQL_TESTS = ("contracts", "stores")
 
 
 def list_files() -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Step 1: run the fast tests once and keep which lines and statements each of them uses.
 
 The record is made again when a file in ``src`` or a helper of the tests has changed since. Where only tests have
-changed, only their files are recorded again.
+changed, only their files are recorded again. Mutants of SQL alone need no lines, and recording without them takes a
+fraction of the time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from tools.mutants.places import DATA, ROOT, TESTS
+from tools.mutants.places import DATA, ROOT, SQL_TESTS, TESTS
 
 _FOLDER = DATA / "record"
 _COVERAGE = DATA / "coverage"
@@ -87,12 +88,12 @@ class Record:
         return [self._tests[test] for test in ids if test in self._tests]
 
 
-def load(*, keep: bool, jobs: int) -> Record:
-    """Read the record. Make it first if there is none, or if it is outdated and ``keep`` is false."""
+def load(*, keep: bool, jobs: int, with_lines: bool) -> Record:
+    """Read the record. Make it first if there is none, if it lacks the lines, or if it is outdated and not to keep."""
     current = hash_sources()
-    known = json.loads(_TESTS.read_text()) if _TESTS.exists() and _COVERAGE.exists() else None
-    if known is None or (known["hash"] != current and not keep):
-        make(current, jobs)
+    known = json.loads(_TESTS.read_text()) if _TESTS.exists() else None
+    if known is None or (with_lines and not _COVERAGE.exists()) or (known["hash"] != current and not keep):
+        make(current, jobs, with_lines=with_lines)
         known = json.loads(_TESTS.read_text())
     data = CoverageData(str(_COVERAGE))
     data.read()
@@ -104,21 +105,23 @@ def load(*, keep: bool, jobs: int) -> Record:
     return Record(tests, data, known["hash"])
 
 
-def make(hash_: str, jobs: int) -> None:
+def make(hash_: str, jobs: int, *, with_lines: bool) -> None:
     """Record each part of the tests, except the files of tests that are recorded with the same code."""
-    folder = _FOLDER / _hash_files(file for file in _list_sources() if not _is_test(file))
+    code = _hash_files(file for file in _list_sources() if not _is_test(file))
+    folder = _FOLDER / (code if with_lines else f"{code}-statements")
     for old in _FOLDER.glob("*"):
         if old != folder:
             shutil.rmtree(old)
     folder.mkdir(parents=True, exist_ok=True)
     there: set[str] = set()
-    for part, paths in TESTS.items():
-        files = {file.relative_to(ROOT).as_posix(): _hash_files([file]) for file in _list_tests(paths)}
+    for part in TESTS if with_lines else SQL_TESTS:
+        files = {file.relative_to(ROOT).as_posix(): _hash_files([file]) for file in _list_tests(TESTS[part])}
         there |= files.keys()
         changed = dict(sorted(files.items() - _read_recorded(folder).items()))
         if changed:
-            print(f"recording which lines and statements the tests use: {part}, {len(changed)} files", flush=True)
-            _record(folder, part, changed, jobs)
+            used = "lines and statements" if with_lines else "statements"
+            print(f"recording which {used} the tests use: {part}, {len(changed)} files", flush=True)
+            _record(folder, part, changed, jobs, with_lines=with_lines)
     _combine(folder, hash_, there)
 
 
@@ -135,7 +138,7 @@ def _list_recordings(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.done"), key=lambda done: (done.stat().st_mtime_ns, done.name))
 
 
-def _record(folder: Path, part: str, files: dict[str, str], jobs: int) -> None:
+def _record(folder: Path, part: str, files: dict[str, str], jobs: int, *, with_lines: bool) -> None:
     name = f"{part}-{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]}"
     # The rest of an interrupted recording.
     for old in folder.glob(f"*.{name}.*"):
@@ -144,6 +147,7 @@ def _record(folder: Path, part: str, files: dict[str, str], jobs: int) -> None:
     # Tracing makes some tests ten times slower.
     options.append("--timeout=1800")
     environment = build_environment(ROOT / "src") | {"MUTANTS_RECORD": str(folder), "MUTANTS_PART": name}
+    environment["MUTANTS_LINES"] = "1" if with_lines else ""
     done = subprocess.run([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment, check=False)
     if done.returncode not in (0, 1, _NO_TESTS):
         sys.exit(f"recording failed: pytest ended with {done.returncode}")

@@ -1,8 +1,9 @@
 """A pytest plugin that records which lines and which SQL statements each test uses.
 
 Load it with ``-p tools.mutants.recorder``, and set ``MUTANTS_RECORD`` to a folder and ``MUTANTS_PART`` to a name. Each
-process of pytest-xdist writes two files there: ``coverage.<part>.<process>``, the data of coverage.py with one context
-for each test, and ``tests.<part>.<process>.jsonl`` with the duration, outcome and statements of each test.
+process of pytest-xdist writes ``tests.<part>.<process>.jsonl`` there, with the duration, outcome and statements of each
+test. If ``MUTANTS_LINES`` is not empty, it also writes ``coverage.<part>.<process>``, the data of coverage.py with one
+context for each test.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tools.mutants.sql_text import hash_statement, list_units
 
 _FOLDER = Path(os.environ["MUTANTS_RECORD"])
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_WITH_LINES = bool(os.environ["MUTANTS_LINES"])
 _PROCESS = f"{os.environ['MUTANTS_PART']}.{_WORKER}"
 #: Classes in these modules copy the statements that ``statements.load`` returns into a mapping of their own.
 _COPYING_MODULES = ("postgres.database", "postgres.upkeep.health")
@@ -122,9 +124,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     _used.clear()
     _scales[:] = [1.0]
     _tests[item.nodeid] = {"seconds": 0.0, "passed": True}
-    _coverage.switch_context(item.nodeid)
+    if _WITH_LINES:
+        _coverage.switch_context(item.nodeid)
     result = yield
-    _coverage.switch_context("")
+    if _WITH_LINES:
+        _coverage.switch_context("")
     test = _tests.pop(item.nodeid) | {"id": item.nodeid, "statements": sorted(_used & _known_keys())}
     # After each test, so that a crash loses one of them and not all.
     with (_FOLDER / f"tests.{_PROCESS}.jsonl").open("a") as file:
@@ -141,12 +145,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_collection_finish() -> None:
     """Collecting and importing is not traced: it is most of the lines, and belongs to no test."""
-    if _WORKER:
+    if _WORKER and _WITH_LINES:
         _coverage.start()
 
 
 def pytest_sessionfinish() -> None:
-    if _WORKER:
+    if _WORKER and _WITH_LINES:
         _coverage.stop()
         _coverage.save()
 

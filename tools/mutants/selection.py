@@ -14,6 +14,16 @@ from tools.mutants.server import Request
 
 _LEAST = 120.0
 _LEAST_EACH = 60.0
+#: Words are compared by their first letters: ``stage`` names ``test_staging.py``.
+_STEM = 4
+#: The stem of a word in the names of files, and of words in the operators that their tests notice.
+_FILES_BY_OPERATOR = {
+    "conn": {"lock", "orde", "conf", "fenc"},
+    "boun": {"comp", "cons", "arit", "extr", "limi", "bool", "not", "null"},
+    "ways": {"cons", "arit"},
+}
+#: Stems that every path of SQL has.
+_COMMON = {"adap", "proc", "quer", "sql", "py", "sqli", "post", "test"}
 
 
 def find_tests(record: Record, mutant: Mutant) -> list[Test]:
@@ -31,14 +41,16 @@ def choose_tests(tests: Iterable[Test], cap: int, budget: float, about: str = ""
     """At most ``cap`` of them: half are the narrowest, half come from as many files as possible.
 
     ``budget``: how many seconds they may take together, as recorded. Fast and narrow ones come first.
-    ``about``: the id of the mutant. Up to a third of the tests come from files named after its function or statement,
-    because thousands of tests use statements like ``submit``.
+    ``about``: the id of the mutant. Up to a third of the tests come from files named after its function, statement or
+    operator, because thousands of tests use statements like ``submit``.
     """
     chosen: dict[str, Test] = {}
     spent = 0.0
     narrow = sorted(tests, key=lambda test: (test.breadth, test.seconds, test.id))
-    words = _list_words(about.rpartition(":")[0])
-    named = [test for test in narrow if words & _list_words(PurePath(test.file).stem.removeprefix("test_"))]
+    place, _, operator = about.rpartition(":")
+    words = _list_words(place)
+    words |= {word for word, operators in _FILES_BY_OPERATOR.items() if operators & _list_words(operator)}
+    named = [test for test in narrow if words & _list_words(PurePath(test.file).stem)]
     for limit, candidates in ((cap // 3, named), (cap // 2, narrow), (cap, _take_turns(narrow))):
         for test in candidates:
             fits = not chosen or spent + test.seconds <= budget
@@ -49,9 +61,8 @@ def choose_tests(tests: Iterable[Test], cap: int, budget: float, about: str = ""
 
 
 def _list_words(text: str) -> set[str]:
-    """The words of a path or a name, without plural forms, and without those that every path of SQL has."""
-    words = {word.lower().removesuffix("s") for word in re.findall(r"[A-Za-z]+", text)}
-    return words - {"adapter", "procedure", "query", "querie", "sql", "py", "sqlite", "postgre"}
+    """The stems of the words of a path or a name."""
+    return {word.lower()[:_STEM] for word in re.findall(r"[A-Za-z]+", text)} - _COMMON
 
 
 def _take_turns(tests: Iterable[Test]) -> Iterator[Test]:
