@@ -136,7 +136,7 @@ async def test_staging_takes_the_oldest_gated_run_of_all_shards_first(harness: H
     skip_on_a_sharded_store(harness, "each server of a sharded store stages up to the limit")
     parts = {"key": "key"} if kind == "ordering key" else {"limits": (a_limit(),)}
     due = await harness.now() + MINUTE
-    one, two = (a_run(at=due + add, shard=shard, **parts) for add, shard in ((0, 4), (offset, 3)))  # type: ignore[arg-type]
+    one, two = (a_run(at=due + add, shard=shard, **parts) for add, shard in ((0, 4), (offset, 3)))
     await harness.submit(two)
     await harness.submit(one)
     await harness.move_clock(HOUR)
