@@ -33,7 +33,7 @@ _SECONDS = 300
 _LOOK_SECONDS = 0.05
 #: What differs from one play to the next.
 _MASKS = (
-    (r"\b[0-9a-f]{32}\b|…[0-9a-f]{10}\b", "ID"),
+    (r"\b[0-9a-f]{32}\b|\b[0-9a-f]{12}\b", "ID"),
     (r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d\d:\d\d:\d\d\b", "TIME"),
     (r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{4}-\d\d-\d\d TIME [+-]\d\d:\d\d", "TIME"),
     (r"\bin \d+ (?:second|minute|hour|day)s?\b", "in SPAN"),
