@@ -14,8 +14,8 @@ _NOT_OPEN = b'{"title":"Not open","status":503,"detail":"Mounted is to be entere
 class Mounted:
     """An ASGI application: mount it where you like, and enter it in the lifespan of yours.
 
-    ``settings`` are those of ``mainspring.toml``, by their names. Whoever reaches your application reaches this: with
-    ``auth.mode`` none it is refused, unless ``open_to_all`` says that others see to that.
+    ``settings`` are those of ``mainspring.toml``, by their names. Callers who reach your application reach this
+    one, too: with ``auth.mode`` none it is refused, unless ``open_to_all`` says that others see to that.
     """
 
     def __init__(self, settings: Mapping[str, object] | None = None, *, open_to_all: bool = False) -> None:

@@ -225,7 +225,7 @@ async def test_a_registry_recovers_when_stopped_servers_answer_again(breakable: 
         await enter(registry, ONE, 5 * SECOND)
         for node in breakable.nodes:
             node.signal(signal.SIGSTOP)
-        # Each of these gives up while the servers are still stopped.
+        # Each of these fails while the servers are still stopped.
         for asked in (registry.look(ONE), registry.enter(OTHER, 2 * SECOND), registry.write(ONE, {1: ONE}, 0)):
             with pytest.raises(StoreUnavailable):
                 await asked

@@ -1,4 +1,4 @@
-"""Files that Mainspring creates belong to their owner alone, whatever the umask; doctor reports older ones."""
+"""Files that Mainspring creates belong to their owner alone, with any umask; doctor reports older ones."""
 
 import ast
 import asyncio

@@ -26,7 +26,7 @@ async def test_the_code_of_the_workflows_page(tmp_path: Path, monkeypatch: pytes
         assert await tasks.one_after_the_other() == len("mondaytuesday")
         await tasks.nightly("friday")
         await s.advance("5m")
-        assert tasks.told == ["cleaned up"]
+        assert tasks.log == ["cleaned up"]
         assert s.runs(tasks.load).succeeded == 3, "by hand, nightly, and by the schedule"
         assert await tasks.all_frames() == sum(frame * frame for frame in range(240))
         await tasks.a_film("pulp")

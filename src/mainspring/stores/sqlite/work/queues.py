@@ -35,7 +35,7 @@ _READY = (
     " AND r.id NOT IN (SELECT value FROM json_each(:seen)) ORDER BY r.rank, r.id LIMIT :most"
 )
 _WEIGHT = "coalesce((SELECT b.policy ->> '$.weight' FROM body b WHERE b.id = r.body), 1)"
-#: Steps from one tenant to the next, whatever number of rows lies between, then keeps those with runs in the queue.
+#: Steps from one tenant to the next without reading the rows between, then keeps those with runs in the queue.
 _TENANTS = (
     "WITH RECURSIVE there (tenant) AS ("
     " SELECT min(tenant) FROM run INDEXED BY run_queued WHERE state = 'queued' AND tenant <> 'default'"
