@@ -13,6 +13,7 @@ from tools.mutants import catalog, places, python_mutator, record, sql_mutator
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Test as RecordedTest
 from tools.mutants.results import Result, read_explained, summarize
+from tools.mutants.same_program import compiles_to_the_same
 from tools.mutants.selection import choose_tests
 from tools.mutants.server import _interpret as interpret
 from tools.mutants.sql_text import hash_statement, list_units, tokenize
@@ -261,6 +262,23 @@ def test_a_record_without_lines_serves_mutants_of_sql_alone(
 )
 def test_interprets_how_pytest_ended(code: int, known: dict[str, object], outcome: str) -> None:
     assert interpret(code, known, 1.0).outcome == outcome
+
+
+def test_an_order_that_an_index_serves_and_the_limit_of_a_scalar_subquery_change_no_program() -> None:
+    file = "src/mainspring/stores/sqlite/procedures/40_schedule.sql"
+    text = (places.ROOT / file).read_text()
+    mutants = [mutant for mutant in sql_mutator.list_mutants(file, text) if ":stage:" in mutant.id]
+
+    def find(operator: str, removed: str) -> Mutant:
+        return next(one for one in mutants if one.operator == operator and text[one.start : one.end] == removed)
+
+    for operator, removed, is_same in (
+        ("drop-order", "ORDER BY f.due, f.id", True),
+        ("drop-limit", "LIMIT 1", True),
+        ("drop-order", "ORDER BY 2, 3", False),
+        ("drop-limit", "LIMIT NEW.argument + 1", False),
+    ):
+        assert compiles_to_the_same(find(operator, removed), text) == is_same
 
 
 class FakeRuns:

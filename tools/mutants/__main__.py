@@ -16,7 +16,8 @@ from tools.mutants import catalog, record
 from tools.mutants.mutant import Mutant
 from tools.mutants.places import DATA, DOCUMENT, ROOT
 from tools.mutants.progress import Progress
-from tools.mutants.results import SURVIVED, Result, Results, hash_mutated, read_explained, summarize
+from tools.mutants.results import EQUIVALENT, SURVIVED, Result, Results, hash_mutated, read_explained, summarize
+from tools.mutants.same_program import compiles_to_the_same
 from tools.mutants.selection import build_request, choose_tests, find_tests
 from tools.mutants.server import RunResult
 from tools.mutants.slot import Slot
@@ -84,7 +85,7 @@ def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, option
 def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, options: argparse.Namespace) -> Result:
     """A mutant that the chosen tests let pass is judged by more of them: a survivor costs a reader's attention."""
     text = _read(mutant.file)
-    result = RunResult("not covered")
+    result = RunResult(EQUIVALENT if compiles_to_the_same(mutant, text) else "not covered")
     used = 0
     rounds = (_FIRST, options.budget), (options.cap - _FIRST, options.budget), (options.confirm, 3 * options.budget)
     for cap, budget in rounds:

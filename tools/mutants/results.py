@@ -17,6 +17,8 @@ _ROW = re.compile(r"^\| `([^`]+@[0-9a-f]{6})` \|", re.MULTILINE)
 #: A mutant that hangs is noticed; one that no test executes is not.
 KILLED = ("killed", "timed out")
 SURVIVED = ("survived", "not covered")
+#: It does not count as judged.
+EQUIVALENT = "equivalent"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Results:
         result = self._results.get(mutant.id)
         if result is None or result.outcome == "error" or result.text != hash_mutated(mutant, text):
             return None
-        return result if result.outcome in KILLED or result.record == record else None
+        return result if result.outcome not in SURVIVED or result.record == record else None
 
     def add(self, result: Result) -> None:
         self._results[result.id] = result
@@ -75,7 +77,7 @@ def summarize(results: Iterable[Result], explained: set[str]) -> tuple[list[str]
     by_file: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         by_file[result.file][result.outcome] += 1
-    lines = [f"{'killed':>7} {'timed out':>10} {'survived':>9} {'not covered':>12}  file"]
+    lines = [f"{'killed':>7} {'timed out':>10} {'survived':>9} {'not covered':>12} {'equivalent':>11}  file"]
     total: Counter[str] = Counter()
     for file, counts in sorted(by_file.items()):
         lines.append(_format(counts, file))
@@ -93,6 +95,5 @@ def summarize(results: Iterable[Result], explained: set[str]) -> tuple[list[str]
 
 
 def _format(counts: Counter[str], name: str) -> str:
-    return (
-        f"{counts['killed']:>7} {counts['timed out']:>10} {counts['survived']:>9} {counts['not covered']:>12}  {name}"
-    )
+    widths = {"killed": 7, "timed out": 10, "survived": 9, "not covered": 12, EQUIVALENT: 11}
+    return " ".join(f"{counts[outcome]:>{width}}" for outcome, width in widths.items()) + f"  {name}"
