@@ -113,6 +113,12 @@ def test_without_an_exception_the_headline_is_the_last_line(error: str, headline
     assert find_headline(error) == headline
 
 
+@pytest.mark.parametrize("word", ["Aa" * 400, "a." * 400, "A" * 800])
+def test_a_long_word_is_no_exception(word: str) -> None:
+    error = f"{record(fail_simply)}{word} and more"
+    assert find_headline(error) == "ValueError: no order 17"
+
+
 def test_a_long_message_does_not_hide_the_exception() -> None:
     error = record(fail_in_two_lines) + "more\n" * 1_000
     assert find_headline(error) == "ValueError: no order 17"

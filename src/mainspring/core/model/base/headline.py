@@ -7,8 +7,7 @@ _MAX_ERROR = 16 * 1024
 _MAX_HEADLINE = 1_000
 _TRACEBACK = "Traceback (most recent call last):"
 _GROUP = "+ Exception Group "
-#: ``TimeoutError: …`` below a traceback, but not ``DETAIL: …`` or ``Hint: …`` in the message of an exception.
-_CAUSE = re.compile(r"(?:\w+\.)*[A-Z]\w*[a-z]\w*[A-Z]\w*(?::|$)")
+_NAME = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 
 
 def find_headline(error: str) -> str:
@@ -20,7 +19,7 @@ def find_headline(error: str) -> str:
     error = error[-_MAX_ERROR:]
     last = _find_last_line(error)
     start = error.rfind(_TRACEBACK)
-    if start < 0 or _CAUSE.match(last):
+    if start < 0 or _names_exception(last):
         return last.strip()
     return _find_exception(error, start)[:_MAX_HEADLINE] or last.strip()
 
@@ -28,6 +27,13 @@ def find_headline(error: str) -> str:
 def _find_last_line(error: str) -> str:
     lines = error[-_MAX_HEADLINE:].splitlines()
     return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def _names_exception(line: str) -> bool:
+    """Tell ``TimeoutError: …`` from ``DETAIL: …`` and ``Hint: …``, which are parts of a message."""
+    found = _NAME.match(line)
+    name = "" if found is None else found[0].rpartition(".")[2]
+    return name[:1].isupper() and not name.isupper() and sum(map(str.isupper, name)) > 1
 
 
 def _find_exception(error: str, start: int) -> str:
