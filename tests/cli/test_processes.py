@@ -240,6 +240,19 @@ def test_a_schedule_that_is_no_longer_in_the_code_can_be_cancelled(commands: Com
     assert "mainspring: there is no job 'older'\n" in commands.log.read_text()
 
 
+def test_a_schedule_that_is_no_longer_in_the_code_is_named_at_the_start(commands: Commands) -> None:
+    for name in ("old", "new"):
+        (commands.directory / "renamed.py").write_text(TASKS + f'app.cron("0 0 1 1 *", name="{name}")(waiting)\n')
+        process = commands.start("worker", "renamed:app")
+        commands.wait_for_log(f"  schedule {name}: ")
+        commands.wait_for_log("mainspring: ready", 1 if name == "old" else 2)
+        terminate(process)
+    assert (
+        "  still in the store, but not in the code: schedule old; "
+        "mainspring plan shows what mainspring apply would remove\n" in commands.log.read_text()
+    )
+
+
 # Starting
 
 
@@ -312,11 +325,11 @@ async def test_a_process_that_starts_before_its_server_logs_once_and_starts_when
     link = Link(server.hostname, server.port)
     link.port = free_port()
     commands.start("scheduler", MAINSPRING_STORE=postgres_database.replace(f":{server.port}/", f":{link.port}/"))
-    await asyncio.to_thread(commands.wait_for_log, "the store is away: waiting for it")
+    await asyncio.to_thread(commands.wait_for_log, "store unavailable, waiting for it")
     await link.open()
     try:
         await asyncio.to_thread(commands.wait_for_log, "mainspring: scheduler on")
-        assert commands.log.read_text().count("is away") == 1
+        assert commands.log.read_text().count("store unavailable") == 1
     finally:
         await asyncio.to_thread(commands.kill)
         await link.close()
@@ -326,7 +339,7 @@ async def test_a_process_that_starts_before_its_server_logs_once_and_starts_when
 def test_a_process_that_waits_for_its_store_stops_on_sigterm(commands: Commands, words: list[str]) -> None:
     store = f"postgresql://nobody@127.0.0.1:{free_port()}/x"
     process = commands.start(*words, MAINSPRING_STORE=store, MAINSPRING_WORKER_GRACE="1h")
-    commands.wait_for_log("the store is away: waiting for it")
+    commands.wait_for_log("store unavailable, waiting for it")
     assert terminate(process) == 0, commands.log.read_text()
     assert "Traceback" not in commands.log.read_text()
 

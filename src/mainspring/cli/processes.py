@@ -328,7 +328,7 @@ async def wait_for_runtime(runtime: Runtime) -> None:
             if runtime.clock.monotonic() >= until:
                 raise
             if not warned:
-                get_logger("mainspring").warning("the store is away: waiting for it", error=str(error))
+                get_logger("mainspring").warning("store unavailable, waiting for it", error=str(error))
                 warned = True
         else:
             return
@@ -358,8 +358,8 @@ async def _declare(node: Node, app: Mainspring) -> list[str]:
     if removed:
         names = ", ".join(removed[:5]) + (" …" if len(removed) > 5 else "")
         lines.append(
-            f"  {len(removed)} schedules of this application are in the store and not in its code: {names}; "
-            "mainspring plan shows them, mainspring apply removes them"
+            f"  still in the store, but not in the code: schedule{'s' if len(removed) > 1 else ''} {names}; "
+            "mainspring plan shows what mainspring apply would remove"
         )
     return lines
 
