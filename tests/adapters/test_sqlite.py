@@ -16,13 +16,14 @@ import pytest
 
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
-from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_loss, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Demand, NewSession
@@ -32,8 +33,10 @@ from mainspring.stores.sqlite.records import list_queries
 from mainspring.stores.sqlite.steady_time import SteadyTime
 from mainspring.stores.sqlite.threads import ProcedureCall, call_procedures
 from mainspring.stores.sqlite.wakeups import SqliteWakeups
-from tests.support.builders import a_held_run, a_limit, a_run, some_runs
+from tests.support.builders import a_held_run, a_job, a_limit, a_run, a_spec, every, some_runs
 from tests.support.clock import ManualClock
+from tests.support.kept_sqlite import KeptSqlite
+from tests.support.store_harness import SqliteHarness
 from tests.support.waiting import eventually
 
 #: A separate process that submits, claims and completes runs, and prints each step after the store has done it.
@@ -780,3 +783,22 @@ def test_steady_time_advances_slowly_when_the_clock_is_set_back() -> None:
     assert time.now() == before == clock.now()
     clock.jump(HOUR)
     assert time.now() == clock.now()
+
+
+async def test_a_prune_deletes_at_most_its_limit_of_runs_and_ticks(kept_sqlite: KeptSqlite) -> None:
+    harness = SqliteHarness(kept_sqlite)
+    await harness.open()
+    await harness.succeed(*await harness.start(*some_runs(2)))
+    job = await harness.put(a_job(a_spec(schedule=every(HOUR))))
+    for _ in range(2):
+        await harness.move_clock(HOUR)
+        await harness.fire_due()
+    await harness.move_clock(40 * DAY)
+    retention = Retention(succeeded=DAY, unsuccessful=DAY, ledger=DAY)
+    left = []
+    # Runs first, then ticks.
+    for limit, deleted in ((2, 2), (1, 1), (10, 1)):
+        assert await harness.store.prune(retention, limit) == deleted
+        left.append(len(await harness.ticks(job.id)))
+    assert left == [2, 1, 0]
+    await harness.close()
