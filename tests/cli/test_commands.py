@@ -194,6 +194,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         found = run_command(tmp_path, "up", "--port", str(taken.getsockname()[1]))
     assert found.returncode == 2
     assert "cannot be used" in found.stderr
+    assert "MAINSPRING_PORT" in found.stderr, "make run has no options"
     assert "Traceback" not in found.stderr
 
 

@@ -114,7 +114,9 @@ def check_port_free(host: str, port: int) -> None:
             probe.bind((host, port))
     except OSError as error:
         raise Invalid(
-            "port", f"{format_address(host, port)} cannot be used: {error.strerror}", "choose another with --port"
+            "port",
+            f"{format_address(host, port)} cannot be used: {error.strerror}",
+            "choose another with --port, or with MAINSPRING_PORT in the environment",
         ) from None
 
 
