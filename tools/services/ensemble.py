@@ -18,7 +18,7 @@ from tools.services.postgres import local_postgres
 from tools.services.service import Service, ServiceUnavailable
 
 #: A virtual machine of Java on a busy computer takes its time.
-_SECONDS_TO_START = 60
+_SECONDS_TO_START = 300
 _SECONDS_TO_STOP = 10
 #: The kernel's mark of a thread of its own.
 _PF_KTHREAD = 0x200000

@@ -12,7 +12,7 @@ from tools.services.postgres import Postgres, local_postgres
 from tools.services.service import Service, ServiceUnavailable
 
 _WISHED_PORT = 26_432
-_STARTED_WITHIN = 20
+_STARTED_WITHIN = 120
 #: A connection of its own for each of those that are at work at once: few, so that they are really shared.
 _POOL = 5
 

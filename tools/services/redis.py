@@ -8,7 +8,7 @@ from tools.services.ensemble import Ensemble, Node, ask
 from tools.services.service import ServiceUnavailable
 
 _SLOTS = 16_384
-_SECONDS_TO_AGREE = 30
+_SECONDS_TO_AGREE = 120
 
 
 class Redis(Ensemble):
