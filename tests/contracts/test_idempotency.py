@@ -212,3 +212,19 @@ async def test_the_key_of_a_purged_run_is_free_although_other_runs_exist(harness
         await harness.submit(a_run(delay=HOUR if other == "scheduled" else 0))
     [answer] = await harness.submit(keyed())
     assert answer.new
+
+
+async def test_a_rejected_declaration_frees_its_own_key_alone(harness: Harness) -> None:
+    def some_runs() -> list[NewRun]:
+        same_key = a_run(tenant="acme", idempotency=Idempotency("key", b"same"))
+        return [same_key, a_run(idempotency=Idempotency("other", b"same"))]
+
+    first = some_runs()
+    await harness.submit(*first)
+    job = await harness.put(a_job())
+    rejected = a_job(job.spec, must_be_new=True, idempotency=Idempotency("key", b"job"))
+    [put] = await harness.store.put_jobs([rejected])
+    assert put.outcome is PutOutcome.EXISTS
+    assert [answer.id for answer in await harness.submit(*some_runs())] == ids(first)
+    [answer] = await harness.submit(a_run(idempotency=Idempotency("key", b"same")))
+    assert answer.new

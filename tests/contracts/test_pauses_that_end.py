@@ -126,6 +126,24 @@ async def test_ticks_of_a_pause_stay_skipped_if_a_new_pause_ends_before_them(har
     assert await decisions(harness, job.id) == ["paused", "paused", "run"]
 
 
+@pytest.mark.parametrize("end", ["tidied", "resumed by hand"])
+async def test_ticks_of_two_pauses_in_a_row_stay_skipped(harness: Harness, end: str) -> None:
+    """Nothing is fired before the second pause has ended."""
+    job = await an_hourly_job(harness)
+    await pause(harness, job.id, 5)
+    await harness.advance(HOUR + SECOND)
+    await pause(harness, job.id, 1 if end == "tidied" else 7)
+    await harness.advance(HOUR)
+    if end == "tidied":
+        await harness.store.tidy()
+    else:
+        await harness.store.set_jobs_state([job.id], JobState.SCHEDULED)
+    await harness.advance(HOUR)
+    await harness.fire_due()
+    reasons = await decisions(harness, job.id)
+    assert [reason.partition(":")[0] for reason in reasons] == ["paused", "paused", "run"]
+
+
 async def test_a_cancelled_job_declared_again_is_not_paused(harness: Harness) -> None:
     declared = a_job(a_spec(schedule=every(HOUR, start=await harness.now() + HOUR)))
     job = await harness.put(declared)

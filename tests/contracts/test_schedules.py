@@ -1013,9 +1013,10 @@ async def test_the_run_of_a_tick_cannot_start_after_its_job_was_cancelled(harnes
 # Revisions
 
 
-async def test_the_revision_of_a_job_grows_with_every_change(harness: Harness) -> None:
+@pytest.mark.parametrize("key", ["", "key"], ids=["no key", "ordering key"])
+async def test_the_revision_of_a_job_grows_with_every_change(harness: Harness, key: str) -> None:
     """A scheduler fires only what it planned with the newest revision, so no revision may come back."""
-    declared = a_job(a_spec(schedule=after_each(5 * MINUTE)))
+    declared = a_job(a_spec(schedule=after_each(5 * MINUTE), policy=a_policy(key=key)))
     job = await due_job(harness, declared)
     revisions = [job.rev]
 

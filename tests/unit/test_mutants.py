@@ -9,7 +9,8 @@ import pytest
 from coverage import CoverageData
 
 from mainspring.core.model.base.instant import DAY
-from tools.mutants import catalog, places, python_mutator, record, sql_mutator
+from mainspring.stores.postgres.database import load_statements
+from tools.mutants import catalog, in_memory, places, python_mutator, record, sql_mutator
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Test as RecordedTest
 from tools.mutants.results import Result, read_explained, summarize
@@ -335,6 +336,19 @@ def test_only_changed_tests_are_recorded_again(tmp_path: Path, monkeypatch: pyte
     write("tests/support/help.py", "after")
     assert find(4) == [second]
     assert runs.files[3:] == [[second], [third]]
+
+
+def test_replaces_a_file_of_statements_in_memory_for_a_while() -> None:
+    file = "src/mainspring/stores/postgres/queries/coordinate.sql"
+    plan = in_memory.Plan("id", file, "-- name: owned\nSELECT :RUNNING, :member\n", [])
+
+    def read() -> str:
+        return load_statements("mainspring", ("coordinate", "claim"))["owned"].text
+
+    before = read()
+    with in_memory.replaced(plan):
+        assert read() == "SELECT 4, $1"
+    assert read() == before
 
 
 def make_result(identifier: str, outcome: str) -> Result:

@@ -9,10 +9,10 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO
 
-from tools.mutants import catalog, record
+from tools.mutants import catalog, in_memory, record
 from tools.mutants.mutant import Mutant
 from tools.mutants.places import DATA, DOCUMENT, ROOT
 from tools.mutants.progress import Progress
@@ -53,13 +53,26 @@ def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, option
     found: list[Result] = []
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     lock = threading.Lock()
+    together: list[Mutant] = []
     for mutant in mutants:
         result = kept.get_valid(mutant, _read(mutant.file), known.hash)
-        if result is None or (options.again and result.outcome in SURVIVED):
-            waiting.put(mutant)
-        else:
+        if result is not None and not (options.again and result.outcome in SURVIVED):
             found.append(result)
             progress.add(result.outcome, known=True)
+        elif in_memory.can_judge(mutant):
+            together.append(mutant)
+        else:
+            waiting.put(mutant)
+
+    def keep(result: Result) -> None:
+        kept.add(result)
+        found.append(result)
+        if result.outcome in SURVIVED:
+            progress.note(f"{result.outcome}: {result.place}: {result.change}  {result.id}")
+        progress.add(result.outcome)
+
+    if together:
+        judge_together(together, known, keep, options)
 
     def work(number: int) -> None:
         with Slot(number) as slot:
@@ -72,14 +85,30 @@ def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, option
                     tests = find_tests(known, mutant)
                 result = judge(mutant, tests, known.hash, slot, options)
                 with lock:
-                    kept.add(result)
-                    found.append(result)
-                    if result.outcome in SURVIVED:
-                        progress.note(f"{result.outcome}: {result.place}: {result.change}  {result.id}")
-                    progress.add(result.outcome)
+                    keep(result)
 
     _run_threads(work, min(options.jobs, max(waiting.qsize(), 1)))
     return found
+
+
+def judge_together(
+    mutants: list[Mutant], known: record.Record, keep: Callable[[Result], None], options: argparse.Namespace
+) -> None:
+    """Judge mutants of PostgreSQL's statements in one process."""
+    by_id = {mutant.id: mutant for mutant in mutants}
+    plans = []
+    for mutant in mutants:
+        chosen = [test.id for tests in _choose_rounds(find_tests(known, mutant), mutant, options) for test in tests]
+        if chosen:
+            plans.append(in_memory.Plan(mutant.id, mutant.file, mutant.apply(_read(mutant.file)), chosen))
+        else:
+            keep(_build_result(mutant, known.hash, 0, RunResult("not covered")))
+
+    def tell(answer: in_memory.Answer) -> None:
+        result = RunResult(answer.outcome, answer.test, answer.error, answer.seconds)
+        keep(_build_result(by_id[answer.id], known.hash, answer.tests, result))
+
+    in_memory.judge(plans, tell)
 
 
 def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, options: argparse.Namespace) -> Result:
@@ -87,14 +116,31 @@ def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, opti
     text = _read(mutant.file)
     result = RunResult(EQUIVALENT if compiles_to_the_same(mutant, text) else "not covered")
     used = 0
-    rounds = (_FIRST, options.budget), (options.cap - _FIRST, options.budget), (options.confirm, 3 * options.budget)
-    for cap, budget in rounds:
-        chosen = choose_tests(tests, cap, budget, mutant.id)
-        if result.outcome not in SURVIVED or not chosen:
+    for chosen in _choose_rounds(tests, mutant, options):
+        if result.outcome not in SURVIVED:
             break
         result = _judge_once(mutant, text, chosen, slot)
         used += len(chosen)
+    return _build_result(mutant, hash_, used, result)
+
+
+def _choose_rounds(
+    tests: list[record.Test], mutant: Mutant, options: argparse.Namespace
+) -> Iterator[list[record.Test]]:
+    first = [test for test in tests if any(text in test.id for text in options.first)]
+    if first:
+        yield first
+        tests = [test for test in tests if test not in first]
+    rounds = (_FIRST, options.budget), (options.cap - _FIRST, options.budget), (options.confirm, 3 * options.budget)
+    for cap, budget in rounds:
+        chosen = choose_tests(tests, cap, budget, mutant.id)
+        if chosen:
+            yield chosen
         tests = [test for test in tests if test not in chosen]
+
+
+def _build_result(mutant: Mutant, hash_: str, used: int, result: RunResult) -> Result:
+    text = _read(mutant.file)
     return Result(
         id=mutant.id,
         outcome=result.outcome,
@@ -157,6 +203,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--cap", type=int, default=60, help="at most so many tests for each mutant (default: 60)")
     parser.add_argument("--confirm", type=int, default=240, help="so many more for a mutant that survived them")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests for each mutant, as recorded")
+    parser.add_argument("--first", nargs="+", default=[], metavar="TEXT", help="tests whose id contains it come first")
     parser.add_argument("--again", action="store_true", help="judge survivors again, for instance with a larger cap")
     parser.add_argument("--keep-record", action="store_true", help="use the record although sources have changed")
     parser.add_argument("--list", action="store_true", help="print the chosen mutants and judge none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 
 from tools.mutants.mutant import Mutant
@@ -38,11 +38,11 @@ def find_tests(record: Record, mutant: Mutant) -> list[Test]:
 
 
 def choose_tests(tests: Iterable[Test], cap: int, budget: float, about: str = "") -> list[Test]:
-    """At most ``cap`` of them: half are the narrowest, half come from as many files as possible.
+    """At most ``cap`` of them: a third come from as many files as possible, and a sixth are the narrowest.
 
     ``budget``: how many seconds they may take together, as recorded. Fast and narrow ones come first.
-    ``about``: the id of the mutant. Up to a third of the tests come from files named after its function, statement or
-    operator, because thousands of tests use statements like ``submit``.
+    ``about``: the id of the mutant. Up to half of the tests come from files named after its function, statement or
+    operator, because thousands of tests use statements like ``submit``. They are of as many kinds as possible.
     """
     chosen: dict[str, Test] = {}
     spent = 0.0
@@ -51,7 +51,8 @@ def choose_tests(tests: Iterable[Test], cap: int, budget: float, about: str = ""
     words = _list_words(place)
     words |= {word for word, operators in _FILES_BY_OPERATOR.items() if operators & _list_words(operator)}
     named = [test for test in narrow if words & _list_words(PurePath(test.file).stem)]
-    for limit, candidates in ((cap // 3, named), (cap // 2, narrow), (cap, _take_turns(narrow))):
+    by_kind, by_file = _take_turns(named, _get_kind), _take_turns(narrow, lambda test: test.file)
+    for limit, candidates in ((cap // 2, by_kind), (2 * cap // 3, narrow), (cap, by_file)):
         for test in candidates:
             fits = not chosen or spent + test.seconds <= budget
             if len(chosen) < limit and fits and test.id not in chosen:
@@ -65,13 +66,18 @@ def _list_words(text: str) -> set[str]:
     return {word.lower()[:_STEM] for word in re.findall(r"[A-Za-z]+", text)} - _COMMON
 
 
-def _take_turns(tests: Iterable[Test]) -> Iterator[Test]:
-    """The first test of each file, then the second of each, and so on."""
-    by_file: dict[str, list[Test]] = defaultdict(list)
+def _take_turns(tests: Iterable[Test], group: Callable[[Test], object]) -> Iterator[Test]:
+    """The first test of each group, then the second of each, and so on."""
+    groups: dict[object, list[Test]] = defaultdict(list)
     for test in tests:
-        by_file[test.file].append(test)
-    for turn in itertools.zip_longest(*by_file.values()):
+        groups[group(test)].append(test)
+    for turn in itertools.zip_longest(*groups.values()):
         yield from (test for test in turn if test is not None)
+
+
+def _get_kind(test: Test) -> object:
+    """The variants of a test that use the same statements are of one kind."""
+    return test.id.partition("[")[0], test.statements
 
 
 def build_request(tests: list[Test]) -> Request:

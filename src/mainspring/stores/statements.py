@@ -63,9 +63,13 @@ def insert_constants(text: str, constants: Mapping[str, int | str]) -> str:
 
 @functools.cache
 def _sections(package: str, file: str) -> dict[str, str]:
+    return split_sections(files(package).joinpath(file).read_text("utf-8"))
+
+
+def split_sections(text: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     lines: list[str] | None = None
-    for line in files(package).joinpath(file).read_text("utf-8").splitlines():
+    for line in text.splitlines():
         if line.startswith("-- name:"):
             lines = found.setdefault(line.removeprefix("-- name:").strip(), [])
         elif lines is not None:
