@@ -8,7 +8,7 @@ import pytest
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.limits.limits import Breaker, Limit
 from mainspring.core.model.runs.unique import Unique
-from mainspring.http.schemas.jobs import build_run
+from mainspring.http.jobs.reading import build_run
 from mainspring.sdk.backends.remote import build_job_in
 from tests.api.test_remote import submit
 from tests.support.builders import a_run

@@ -28,8 +28,8 @@ from mainspring.core.store import Demand, NewSession, Store
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
-from mainspring.stores.postgres.upkeep import health as postgres_health
-from mainspring.stores.postgres.upkeep.health import expected_indexes
+from mainspring.stores.postgres.upkeep import findings as postgres_findings
+from mainspring.stores.postgres.upkeep.findings import list_expected_indexes
 from mainspring.stores.sqlite import SqliteStore
 from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, every
 from tests.support.clock import ManualClock
@@ -230,8 +230,8 @@ async def test_the_migrations_create_the_indexes_that_doctor_expects(postgres: s
         "WHERE n.nspname = 'mainspring' AND NOT t.relispartition AND k.oid IS NULL"
     )
     await connection.close()
-    assert {row["relname"] for row in rows} - expected_indexes() <= {"history_succeeded_id_idx"}
-    assert expected_indexes() <= {row["relname"] for row in rows}
+    assert {row["relname"] for row in rows} - list_expected_indexes() <= {"history_succeeded_id_idx"}
+    assert list_expected_indexes() <= {row["relname"] for row in rows}
 
 
 @pytest.mark.postgres
@@ -414,11 +414,11 @@ async def test_doctor_reports_a_file_that_is_no_database(tmp_path: Path) -> None
 
 def test_the_rules_for_problems_that_a_test_cannot_cause() -> None:
     """A distant server, transaction id wraparound, a pooler that drops settings, a slot that holds back vacuum."""
-    rules = postgres_health
-    assert rules.latency(MILLISECOND).level is Level.OK
-    assert rules.latency(150 * MILLISECOND).level is Level.PROBLEM
-    assert rules.skew(-3 * SECOND).says == "the store's clock is 3s behind this one"
-    assert rules.skew(100).level is Level.OK
+    rules = postgres_findings
+    assert rules.check_latency(MILLISECOND).level is Level.OK
+    assert rules.check_latency(150 * MILLISECOND).level is Level.PROBLEM
+    assert rules.check_clock(-3 * SECOND).says == "the store's clock is 3s behind this one"
+    assert rules.check_clock(100).level is Level.OK
     sound = {
         "version": 170000,
         "standby": False,
@@ -432,7 +432,7 @@ def test_the_rules_for_problems_that_a_test_cannot_cause() -> None:
     }
 
     def levels(**changed: object) -> dict[str, Level]:
-        return {finding.check: finding.level for finding in rules.server_findings(sound | changed)}
+        return {finding.check: finding.level for finding in rules.check_server(sound | changed)}
 
     assert set(levels().values()) == {Level.OK}
     assert levels(fsync="off")["durability"] is Level.PROBLEM
@@ -441,28 +441,28 @@ def test_the_rules_for_problems_that_a_test_cannot_cause() -> None:
     assert levels(xid_age=2_000_000_000)["wraparound"] is Level.PROBLEM
     assert levels(version=130004)["version"] is Level.PROBLEM
     assert levels(standby=True)["primary"] is Level.PROBLEM
-    assert rules.pooler(by_transaction=False, keeps_settings=False).level is Level.WARNING
-    assert rules.pooler(by_transaction=False, keeps_settings=True).level is Level.OK
+    assert rules.check_pooler(by_transaction=False, keeps_settings=False).level is Level.WARNING
+    assert rules.check_pooler(by_transaction=False, keeps_settings=True).level is Level.OK
     slot = {"name": "s", "active": False, "xids": 0, "kept": 0}
-    assert [finding.level for finding in rules.slots([slot])] == [Level.OK]
-    assert [finding.level for finding in rules.slots([slot | {"kept": 1 << 31}])] == [Level.WARNING]
-    assert [finding.level for finding in rules.slots([slot | {"xids": 300_000_000}])] == [Level.PROBLEM]
+    assert [finding.level for finding in rules.check_slots([slot])] == [Level.OK]
+    assert [finding.level for finding in rules.check_slots([slot | {"kept": 1 << 31}])] == [Level.WARNING]
+    assert [finding.level for finding in rules.check_slots([slot | {"xids": 300_000_000}])] == [Level.PROBLEM]
     standby = {"name": "far", "late": 2 * SECOND, "bytes": 1 << 20}
-    assert [finding.level for finding in rules.standbys([standby])] == [Level.OK]
-    assert [finding.level for finding in rules.standbys([standby | {"late": 5 * MINUTE}])] == [Level.WARNING]
-    [behind] = rules.standbys([standby | {"bytes": 1 << 31}])
+    assert [finding.level for finding in rules.check_standbys([standby])] == [Level.OK]
+    assert [finding.level for finding in rules.check_standbys([standby | {"late": 5 * MINUTE}])] == [Level.WARNING]
+    [behind] = rules.check_standbys([standby | {"bytes": 1 << 31}])
     assert (behind.level, behind.says) == (Level.WARNING, "far is 2s and 2,048 MiB behind")
-    assert [finding.level for finding in rules.standbys([standby | {"late": 3 * HOUR}])] == [Level.PROBLEM]
+    assert [finding.level for finding in rules.check_standbys([standby | {"late": 3 * HOUR}])] == [Level.PROBLEM]
     held = {"who": "prepared transaction x", "state": "prepared", "age": 2 * HOUR, "xids": 5}
-    assert rules.transactions([held], sees_all=True).level is Level.PROBLEM
+    assert rules.check_transactions([held], sees_all=True).level is Level.PROBLEM
     read = {"who": "a query on standby far", "state": "standby", "age": 0, "xids": 5}
-    assert rules.transactions([read], sees_all=True).level is Level.OK
-    assert rules.transactions([read | {"xids": 20_000_000}], sees_all=True).level is Level.WARNING
+    assert rules.check_transactions([read], sees_all=True).level is Level.OK
+    assert rules.check_transactions([read | {"xids": 20_000_000}], sees_all=True).level is Level.WARNING
     # The one that holds back most rows need not be the one that has held them too long.
-    assert rules.transactions([read, held], sees_all=True).who == "prepared transaction x"
+    assert rules.check_transactions([read, held], sees_all=True).who == "prepared transaction x"
     bloated = {"name": "run", "dead": 0, "live": 10, "size": 1 << 30, "ago": None}
-    assert [finding.check for finding in rules.vacuum([bloated])] == ["bloat"]
-    assert rules.partitions({"log": set(range(100, 120))}, 100 * DAY, Retention())[0].level is Level.OK
+    assert [finding.check for finding in rules.check_vacuum([bloated])] == ["bloat"]
+    assert rules.check_partitions({"log": set(range(100, 120))}, 100 * DAY, Retention())[0].level is Level.OK
 
 
 async def test_the_report_fits_the_terminal(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ _ADVICE = (
     "core/model/explain/*.py",
     "core/model/runs/restored.py",
     "stores/*/upkeep/health.py",
+    "stores/postgres/upkeep/findings.py",
 )
 
 

@@ -18,7 +18,7 @@ from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.upkeep import health as postgres_health
+from mainspring.stores.postgres.upkeep import findings as postgres_findings
 from mainspring.stores.postgres.upkeep.health import PostgresHealth
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_worker
@@ -114,7 +114,7 @@ async def open_transaction(dsn: str, name: str, begin: str) -> AsyncIterator[str
 async def test_a_transaction_that_holds_back_vacuum_is_named(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch, begin: str
 ) -> None:
-    monkeypatch.setattr(postgres_health, "MINUTE", 0)
+    monkeypatch.setattr(postgres_findings, "MINUTE", 0)
     health = make_health(postgres_database)
     # Without a snapshot and without writes, an older transaction holds back nothing.
     async with open_transaction(postgres_database, "harmless", "BEGIN; SELECT 1"):
@@ -132,7 +132,7 @@ async def test_a_transaction_that_holds_back_vacuum_is_named(
 async def test_the_transaction_with_the_oldest_snapshot_is_named_even_if_another_began_earlier(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_health, "MINUTE", 0)
+    monkeypatch.setattr(postgres_findings, "MINUTE", 0)
     first = await asyncpg.connect(postgres_database)
     await first.execute("BEGIN")
     async with open_transaction(
@@ -153,7 +153,7 @@ async def test_the_transaction_with_the_oldest_snapshot_is_named_even_if_another
 async def test_an_idle_transaction_that_keeps_no_dead_rows_is_reported_without_pressing_the_store(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_health, "HOUR", 0)
+    monkeypatch.setattr(postgres_findings, "HOUR", 0)
     async with open_transaction(postgres_database, "harmless", "BEGIN; SELECT 1") as culprit:
         finding = await find(make_health(postgres_database), "idle transactions")
     assert finding.level is Level.WARNING
@@ -228,7 +228,7 @@ async def test_a_pooler_in_transaction_mode_is_found_and_does_not_press_the_stor
 @pytest.mark.xdist_group("system")
 @pytest.mark.usefixtures("postgres_dsn")
 async def test_a_standby_that_does_not_replay_is_named_with_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_health, "MINUTE", 100_000)
+    monkeypatch.setattr(postgres_findings, "MINUTE", 100_000)
     with primary_and_standbys("far") as (primary, [standby]):
         store = PostgresStore(primary.admin_dsn, shards=4)
         await store.open()
@@ -260,7 +260,7 @@ async def test_a_standby_that_does_not_replay_is_named_with_its_lag(monkeypatch:
 async def test_a_query_on_a_standby_that_holds_back_vacuum_on_the_primary_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres_health, "MINUTE", 100_000)
+    monkeypatch.setattr(postgres_findings, "MINUTE", 100_000)
     with primary_and_standbys("far") as (primary, [standby]):
         store = PostgresStore(primary.admin_dsn, shards=4)
         await store.open()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bench.suite import API, ENGINE
-from mainspring.stores.postgres.upkeep.health import _OLDEST_SERVER
+from mainspring.stores.postgres.upkeep.findings import _OLDEST_SERVER
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

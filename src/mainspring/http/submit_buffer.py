@@ -10,7 +10,8 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import RequestLogWriter
-from mainspring.http.schemas.jobs import JobIn, explain_past_time
+from mainspring.http.jobs.reading import explain_past_time
+from mainspring.http.schemas.jobs import JobIn
 
 #: While the store is unavailable, one request probes it at this interval. All other requests go to the log at once.
 _PROBE_INTERVAL: Micros = 2 * SECOND

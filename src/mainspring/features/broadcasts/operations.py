@@ -7,9 +7,10 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.features.broadcasts.service import build_copies
 from mainspring.http.context import Api
+from mainspring.http.jobs.reading import apply_defaults, build_run, explain_past_time
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.schemas.common import Wire, parse_given_id
-from mainspring.http.schemas.jobs import BroadcastIn, apply_defaults, build_run, explain_past_time, is_recurring
+from mainspring.http.schemas.jobs import BroadcastIn, is_recurring
 
 broadcasts = Resource("Broadcasts", "Run a task once on every live worker that knows it.")
 

@@ -19,9 +19,10 @@ from mainspring.features.ingest.changes import JobChange, JobChanger
 from mainspring.features.ingest.mappings import build_job, build_patch, read_action, read_tenant
 from mainspring.http.admission import Allowance
 from mainspring.http.context import Api
+from mainspring.http.jobs.reading import check_key, explain_past_time
 from mainspring.http.jobs.submission import answer_put, build_conflict, make_job, make_run
 from mainspring.http.problems import Problem, RequestFieldError, build_problem, decode, restore_names
-from mainspring.http.schemas.jobs import JobIn, check_key, explain_past_time, is_recurring
+from mainspring.http.schemas.jobs import JobIn, is_recurring
 from mainspring.http.schemas.workflows import read_dependencies
 
 #: Statuses that are not the request's fault: it is retried later.

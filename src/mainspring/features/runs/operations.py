@@ -16,6 +16,7 @@ from mainspring.core.ports.storage.catalog import LOG_END, RunFilter
 from mainspring.http.context import Api
 from mainspring.http.jobs.explain_facts import collect_facts
 from mainspring.http.jobs.lookup import find_job, find_newest_started, find_run, list_parents
+from mainspring.http.jobs.reading import build_idempotency
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem, RequestError
 from mainspring.http.schemas.common import (
@@ -35,7 +36,6 @@ from mainspring.http.schemas.common import (
     parse_time,
     render_page,
 )
-from mainspring.http.schemas.jobs import build_idempotency
 from mainspring.http.schemas.runs import (
     Explanation,
     LogLineOut,

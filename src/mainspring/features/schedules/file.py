@@ -14,9 +14,10 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.repeated_keys import find_repeated_key
 from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.schedules.job import JobSpec
+from mainspring.http.jobs.reading import build_spec, read_payload
 from mainspring.http.problems import build_problem, decode, explain_decoding_error, restore_names
 from mainspring.http.schemas.common import Request
-from mainspring.http.schemas.jobs import JobFields, build_spec, is_recurring, read_payload
+from mainspring.http.schemas.jobs import JobFields, is_recurring
 
 MAX_BYTES = 16 * 1024 * 1024
 #: The names of an entry's fields.

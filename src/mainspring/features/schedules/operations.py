@@ -16,13 +16,14 @@ from mainspring.core.ports.storage.answers import PutOutcome
 from mainspring.core.ports.storage.catalog import JobFilter, Reads
 from mainspring.features.schedules.reconcile import Action, DeclaredSchedule, Step, reconcile
 from mainspring.http.context import Api
+from mainspring.http.jobs.reading import apply_defaults, build_spec, read_payload
 from mainspring.http.live_workers import MOST_WARNINGS
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem, build_problem, decode, restore_names
 from mainspring.http.schemas.common import Name, Request, Wire
 from mainspring.http.schemas.differences import Change, list_differences
 from mainspring.http.schemas.job_answers import read_fields
-from mainspring.http.schemas.jobs import JobFields, apply_defaults, build_spec, is_recurring, read_payload
+from mainspring.http.schemas.jobs import JobFields, is_recurring
 
 schedules = Resource(
     "Schedules as code",

@@ -14,12 +14,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import PutOutcome
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import JobOrRun, list_parents
-from mainspring.http.operation import Answer
-from mainspring.http.problems import ObjectNotFound
-from mainspring.http.schemas.job_answers import JobOut, read_fields, render_job, render_one_off, render_policy
-from mainspring.http.schemas.jobs import (
-    JobFields,
-    JobPatch,
+from mainspring.http.jobs.reading import (
     apply_patch,
     build_run,
     build_spec,
@@ -27,6 +22,10 @@ from mainspring.http.schemas.jobs import (
     explain_past_time,
     read_payload,
 )
+from mainspring.http.operation import Answer
+from mainspring.http.problems import ObjectNotFound
+from mainspring.http.schemas.job_answers import JobOut, read_fields, render_job, render_one_off, render_policy
+from mainspring.http.schemas.jobs import JobFields, JobPatch
 
 #: How often a change is retried after a concurrent change.
 _TRIES = 10

@@ -21,8 +21,9 @@ from mainspring.core.model.workflows.fan_out import (
     build_fan_out_tag,
     member_priority,
 )
+from mainspring.http.jobs.reading import build_run, list_given_names
 from mainspring.http.schemas.fan_out import FanOutPlan
-from mainspring.http.schemas.jobs import JobFields, build_run, list_given_names
+from mainspring.http.schemas.jobs import JobFields
 from mainspring.http.schemas.limits import read_limits
 
 _decode = msgspec.json.Decoder(FanOutPlan).decode

@@ -10,8 +10,8 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.model.workflows.workflow import Node, check_nodes
+from mainspring.http.jobs.reading import apply_defaults, build_run
 from mainspring.http.plans.fan_out import read_fan_out
-from mainspring.http.schemas.jobs import apply_defaults, build_run
 from mainspring.http.schemas.workflows import NodeIn, WorkflowPlan, read_rule
 
 _decode = msgspec.json.Decoder(WorkflowPlan).decode

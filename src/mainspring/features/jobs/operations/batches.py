@@ -15,12 +15,13 @@ from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.model.workflows.dependencies import find_circle
 from mainspring.http.admission import Allowance
 from mainspring.http.context import Api
+from mainspring.http.jobs.reading import explain_past_time
 from mainspring.http.jobs.submission import KEY_HEADER, Submit, answer_put, build_conflict, make_job, make_run, read_key
 from mainspring.http.live_workers import MOST_WARNINGS
 from mainspring.http.operation import Answer, Call, Resource
 from mainspring.http.problems import Problem, build_problem, decode, restore_names
 from mainspring.http.schemas.common import Request, Wire
-from mainspring.http.schemas.jobs import JobIn, explain_past_time, is_recurring
+from mainspring.http.schemas.jobs import JobIn, is_recurring
 from mainspring.http.schemas.workflows import read_dependencies
 
 batches = Resource("Jobs")

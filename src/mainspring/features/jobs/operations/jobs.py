@@ -16,6 +16,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import list_parents
+from mainspring.http.jobs.reading import explain_past_time
 from mainspring.http.jobs.submission import KEY_HEADER, Submit, answer_put, build_conflict, make_job, make_run, read_key
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
@@ -33,11 +34,7 @@ from mainspring.http.schemas.common import (
     render_page,
 )
 from mainspring.http.schemas.job_answers import JobOut, render_job, render_one_off
-from mainspring.http.schemas.jobs import (
-    JobIn,
-    explain_past_time,
-    is_recurring,
-)
+from mainspring.http.schemas.jobs import JobIn, is_recurring
 from mainspring.http.schemas.status_words import states_of_both
 from mainspring.http.schemas.workflows import read_dependencies
 from mainspring.http.search import Search

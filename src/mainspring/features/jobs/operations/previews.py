@@ -16,25 +16,14 @@ from mainspring.core.model.schedules.upcoming import coming, next_starts
 from mainspring.features.jobs.operations.runs import UpcomingTick
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_recurring_job
+from mainspring.http.jobs.reading import apply_patch, build_spec, changes_task, explain_past_time, read_payload
 from mainspring.http.jobs.submission import make_job, make_run
 from mainspring.http.operation import Answer, Call, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import Request, Wire, format_time
 from mainspring.http.schemas.differences import Change, list_differences
 from mainspring.http.schemas.job_answers import read_fields, read_spec_fields
-from mainspring.http.schemas.jobs import (
-    JobFields,
-    JobIn,
-    JobPatch,
-    ScheduleType,
-    apply_patch,
-    build_spec,
-    changes_task,
-    explain_past_time,
-    is_recurring,
-    read_payload,
-    read_schedule_type,
-)
+from mainspring.http.schemas.jobs import JobFields, JobIn, JobPatch, ScheduleType, is_recurring, read_schedule_type
 
 previews = Resource("Jobs")
 

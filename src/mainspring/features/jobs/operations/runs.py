@@ -20,6 +20,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_job, find_newest_started, find_recurring_job
+from mainspring.http.jobs.reading import build_idempotency, build_run_of_job
 from mainspring.http.jobs.submission import KEY_HEADER
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import ObjectNotFound, Problem
@@ -38,7 +39,6 @@ from mainspring.http.schemas.common import (
     render_page,
 )
 from mainspring.http.schemas.datacenters import PlaceName, list_destinations
-from mainspring.http.schemas.jobs import build_idempotency, build_run_of_job
 from mainspring.http.schemas.runs import RunMade, RunOut, StatusOut, TickOut, render_run, render_status, render_tick
 from mainspring.http.search import Search
 

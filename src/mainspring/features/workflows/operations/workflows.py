@@ -33,6 +33,7 @@ from mainspring.core.ports.storage.catalog import Page as Found
 from mainspring.core.ports.storage.catalog import Reads, RunFilter
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_run
+from mainspring.http.jobs.reading import check_key, explain_past_time
 from mainspring.http.jobs.submission import KEY_HEADER
 from mainspring.http.live_workers import MOST_WARNINGS
 from mainspring.http.operation import Answer, Body, Call, Empty, Query, Resource
@@ -51,7 +52,6 @@ from mainspring.http.schemas.common import (
     parse_ids,
     render_page,
 )
-from mainspring.http.schemas.jobs import check_key, explain_past_time
 from mainspring.http.schemas.runs import RunOut, render_run
 from mainspring.http.schemas.workflows import (
     NodeIn,

@@ -6,7 +6,7 @@ import pytest
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.diagnosis import Finding, Level, blamed, found, warned
 from mainspring.core.model.cluster.store_health import changed, find_worst, is_pressed
-from mainspring.stores.postgres.upkeep.health import latency, plan, pooler, room
+from mainspring.stores.postgres.upkeep.findings import check_latency, check_pooler, check_pools, check_room
 
 
 def test_the_worst_finding_of_a_check_counts() -> None:
@@ -44,13 +44,13 @@ def test_background_work_pauses_while_the_server_is_under_pressure() -> None:
 
 
 def test_permanent_warnings_do_not_pause_background_work() -> None:
-    far_away = [latency(40 * MILLISECOND), pooler(by_transaction=True, keeps_settings=False)]
+    far_away = [check_latency(40 * MILLISECOND), check_pooler(by_transaction=True, keeps_settings=False)]
     assert all(finding.level is Level.WARNING for finding in far_away)
     assert not is_pressed(far_away)
 
 
 def test_open_connections_pause_background_work_and_possible_ones_do_not() -> None:
-    seven_processes = plan(7, 13, 97)
+    seven_processes = check_pools(7, 13, 97)
     assert seven_processes.level is Level.WARNING
-    assert not is_pressed([seven_processes, room(30, 97)])
-    assert is_pressed([plan(1, 13, 97), room(80, 97)])
+    assert not is_pressed([seven_processes, check_room(30, 97)])
+    assert is_pressed([check_pools(1, 13, 97), check_room(80, 97)])
