@@ -13,7 +13,7 @@ from mainspring.stores.postgres.database import load_statements
 from tools.mutants import catalog, in_memory, places, python_mutator, record, sql_mutator
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Test as RecordedTest
-from tools.mutants.results import Result, read_explained, summarize
+from tools.mutants.results import Result, find_outdated, read_explained, summarize
 from tools.mutants.same_program import compiles_to_the_same
 from tools.mutants.selection import choose_tests
 from tools.mutants.server import _interpret as interpret
@@ -369,6 +369,11 @@ def test_a_survivor_is_explained_by_a_row_with_its_id() -> None:
     lines, open_ = summarize(results, read_explained(page))
     assert [one.id for one in open_] == ["a.py:f:not.2@0a1b2c"]
     assert lines[-1] == "4 judged, 50.0 % killed, 1 explained, 1 to look at"
+
+
+def test_an_explanation_is_outdated_if_its_function_has_changed() -> None:
+    explained = {"a.py:f:not.1@0a1b2c", "a.py:g:not.1@0a1b2c", "b.py:f:not.1@0a1b2c"}
+    assert find_outdated(explained, ["a.py:f:not.1@0a1b2c", "a.py:g:not.1@ffffff"]) == ["a.py:g:not.1@0a1b2c"]
 
 
 def test_every_folder_pattern_and_left_out_name_finds_files() -> None:

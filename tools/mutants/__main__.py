@@ -16,7 +16,16 @@ from tools.mutants import catalog, in_memory, record
 from tools.mutants.mutant import Mutant
 from tools.mutants.places import DATA, DOCUMENT, ROOT
 from tools.mutants.progress import Progress
-from tools.mutants.results import EQUIVALENT, SURVIVED, Result, Results, hash_mutated, read_explained, summarize
+from tools.mutants.results import (
+    EQUIVALENT,
+    SURVIVED,
+    Result,
+    Results,
+    find_outdated,
+    hash_mutated,
+    read_explained,
+    summarize,
+)
 from tools.mutants.same_program import compiles_to_the_same
 from tools.mutants.selection import build_request, choose_tests, find_tests
 from tools.mutants.server import RunResult
@@ -28,9 +37,10 @@ _FIRST = 10
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
-    mutants = catalog.list_mutants(options.files)
+    every = catalog.list_mutants(options.files)
+    mutants = every
     if not options.all:
-        mutants = catalog.choose(mutants, options.count, options.seed, critical=options.critical)
+        mutants = catalog.choose(every, options.count, options.seed, critical=options.critical)
     if options.list:
         for mutant in mutants:
             print(f"{mutant.id}  {mutant.file}:{mutant.line}  {mutant.describe(_read(mutant.file))}")
@@ -39,11 +49,14 @@ def main(arguments: list[str]) -> int:
     with_lines = not all(mutant.key for mutant in mutants)
     known = record.load(keep=options.keep_record, jobs=options.jobs, with_lines=with_lines)
     results = judge_all(mutants, known, Results(DATA / "results.json"), options)
-    lines, survivors = summarize(results, read_explained(DOCUMENT.read_text() if DOCUMENT.exists() else ""))
+    explained = read_explained(DOCUMENT.read_text() if DOCUMENT.exists() else "")
+    lines, survivors = summarize(results, explained)
     lock.close()
     print("\n".join(lines))
     for survivor in sorted(survivors, key=lambda one: one.id):
         print(f"{survivor.outcome}: {survivor.place}: {survivor.change}\n    `{survivor.id}`")
+    for outdated in find_outdated(explained, [mutant.id for mutant in every]):
+        print(f"an explanation of a mutant that does not exist any more:\n    `{outdated}`")
     return 1 if survivors or any(result.outcome == "error" for result in results) else 0
 
 

@@ -72,6 +72,13 @@ def read_explained(document: str) -> set[str]:
     return set(_ROW.findall(document))
 
 
+def find_outdated(explained: Iterable[str], ids: Iterable[str]) -> list[str]:
+    """The explained ids that no mutant of the same files has: their function has changed since."""
+    there = set(ids)
+    files = {identifier.partition(":")[0] for identifier in there}
+    return sorted(one for one in explained if one.partition(":")[0] in files and one not in there)
+
+
 def summarize(results: Iterable[Result], explained: set[str]) -> tuple[list[str], list[Result]]:
     """The lines of the summary, and the survivors that are not explained."""
     by_file: dict[str, Counter[str]] = defaultdict(Counter)
