@@ -62,6 +62,15 @@ async def test_the_view_of_a_blocked_run_names_its_limiter(harness: Harness) -> 
     assert (view.limiter, view.policy.limits) == (gate.number, ONE)
 
 
+async def test_a_run_that_two_limits_block_names_the_first_limiter(harness: Harness) -> None:
+    limits = a_limit("one"), a_limit("other")
+    await harness.submit(*(a_run(limits=(limit,)) for limit in limits))
+    both = a_run(limits=limits)
+    await harness.submit(both)
+    first, second = build_limiters("default", "greet", limits, None)
+    assert (await harness.view(both.id)).limiter == first.number < second.number
+
+
 async def test_limiters_are_separate_by_key_tenant_and_kind_but_shared_by_tasks_and_queues(harness: Harness) -> None:
     accepted = await harness.submit(
         a_run(limits=ONE),

@@ -113,6 +113,14 @@ async def test_failed_attempts_are_counted_also_if_they_are_retried(harness: Har
     assert [total(minutes, field) for field in ("retried", "failed", "started")] == [3, 1, 1]
 
 
+async def test_failed_attempts_of_one_minute_are_counted_by_queue(harness: Harness) -> None:
+    later = a_policy(pause=HOUR)
+    runs = [a_run(policy=later), a_run(queue="mail", policy=later), a_run(queue="mail", policy=later)]
+    await harness.fail(*await harness.start(*runs))
+    minutes = await roll_up(harness)
+    assert sorted((minute.queue, minute.retried) for minute in minutes) == [("default", 1), ("mail", 2)]
+
+
 async def test_durations_have_a_sum_and_a_maximum(harness: Harness) -> None:
     await harness.submit(*some_runs(2))
     await harness.advance(10 * SECOND)
