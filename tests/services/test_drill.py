@@ -33,6 +33,7 @@ async def test_a_revoked_scheduler_is_replaced_without_a_missed_tick() -> None:
         after = {session.id for session in await store.sessions("scheduler")}
     assert report.passed
     assert (report.schedulers, report.jobs) == (2, 6)
+    assert report.taken_over_by == ("scheduler",)
     assert report.without_owner is not None
     assert 0 < report.without_owner < SECOND
     assert report.ticks.ticks >= 6 * 6
@@ -73,6 +74,17 @@ async def test_a_drill_fails_if_no_scheduler_is_left() -> None:
     assert not report.passed
     assert report.without_owner is None
     assert report.ticks.missed > 0
+
+
+@in_virtual_time
+async def test_a_drill_fails_if_only_the_same_scheduler_takes_its_shards_back() -> None:
+    store = await make_store()
+    async with Node(store):
+        await store.clock.sleep(2 * SECOND)
+        report = await Drill(store, store.clock).run(None, 8 * SECOND, ADA)
+    assert report.without_owner is not None
+    assert report.taken_over_by == ()
+    assert not report.passed
 
 
 @in_virtual_time

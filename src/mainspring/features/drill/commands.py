@@ -26,6 +26,7 @@ class _Report(msgspec.Struct, rename="camel"):
     schedulers: int
     shards: int
     seconds_without_owner: float | None
+    taken_over_by: list[str]
     jobs: int
     ticks: int
     late: int
@@ -78,8 +79,8 @@ async def drill(
     """Revoke a scheduler's lease in the running cluster, and report the effect.
 
     The other schedulers take over its shards; it rejoins by itself. With --kill its process is killed, as by kill -9;
-    its supervisor must start it again. Exits with 1 if shards were left without an owner, or if a tick was missed or
-    doubled.
+    its supervisor must start it again. Exits with 1 if no other scheduler took over, if shards were left without an
+    owner, or if a tick was missed or doubled.
 
     Examples:
 
@@ -151,6 +152,7 @@ def _show_report(out: Output, report: _Report) -> None:
         [
             ("drill", good),
             ("scheduler", f"{report.scheduler},{alone}, with {report.shards} shards"),
+            ("taken over by", ", ".join(report.taken_over_by) or "no other scheduler: start a second one"),
             ("without an owner", "never taken over" if owner is None else f"{owner:.2f} s"),
             ("ticks", f"{report.ticks:,} of {report.jobs:,} recurring jobs in {report.watched_seconds:g} s"),
             ("late", f"{report.late:,}, the latest by {report.latest_seconds:.2f} s"),

@@ -37,6 +37,8 @@ class DrillOut(Wire):
     """Shards that it owned."""
     seconds_without_owner: Annotated[float, Meta(ge=0)] | None
     """How long some of its shards had no owner; null if they were not all taken over during the watch."""
+    taken_over_by: list[str]
+    """Names of the other schedulers that took shards over; empty if only the same process took them back."""
     jobs: int
     """Recurring jobs whose ticks were watched, at most 200."""
     ticks: int
@@ -49,7 +51,7 @@ class DrillOut(Wire):
     """Ticks with more than one row, or more than one run."""
     watched_seconds: float
     passed: bool
-    """All shards were taken over, and no tick was missed or doubled."""
+    """Another scheduler took over, every shard has an owner, and no tick was missed or doubled."""
 
 
 class DrillsOut(Wire):
@@ -98,6 +100,7 @@ def _drill_out(report: DrillReport) -> DrillOut:
         schedulers=report.schedulers,
         shards=report.scheduler.shards,
         seconds_without_owner=None if without_owner is None else without_owner / SECOND,
+        taken_over_by=list(report.taken_over_by),
         jobs=report.jobs,
         ticks=ticks.ticks,
         late=ticks.late,

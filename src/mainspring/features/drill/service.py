@@ -35,13 +35,15 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     schedulers: int
     #: How long its shards had no owner; None if they were not all taken over during the watch.
     without_owner: Micros | None
+    #: Names of the other schedulers that owned shards then. Empty if only the same process took them back.
+    taken_over_by: tuple[str, ...]
     jobs: int
     ticks: TickOutcome
     watched: Micros
 
     @property
     def passed(self) -> bool:
-        return self.without_owner is not None and self.ticks.passed
+        return self.without_owner is not None and bool(self.taken_over_by) and self.ticks.passed
 
 
 class Drill:
@@ -70,32 +72,41 @@ class Drill:
             revoked_at = await self._store.revoke_lease(target.id, author)
             if revoked_at is None:
                 raise Conflict(f"scheduler {target.name} ended meanwhile")
-        without_owner = await self._watch(target, revoked_at, deadline)
+        without_owner, owners = await self._watch(target, revoked_at, deadline)
+        # The revoked process joins again: as a new session of the same name.
+        known = {session.id for session in schedulers}
+        taken_over_by = [one.name for one in owners if one.shards and (one.id in known or one.name != target.name)]
         await self._clock.sleep(max(deadline - self._clock.monotonic(), 0))
         observed = [await self._read_observed(job, ticks[job.id]) for job in jobs if ticks[job.id]]
         return DrillReport(
             scheduler=target,
             schedulers=len(schedulers),
             without_owner=without_owner,
+            taken_over_by=tuple(taken_over_by),
             jobs=len(observed),
             ticks=judge_ticks(observed),
             watched=watch,
         )
 
-    async def _watch(self, target: SessionView, revoked_at: Instant | None, deadline: Micros) -> Micros | None:
-        """Wait until others own all shards; return how long some had no owner, or None if time ran out."""
+    async def _watch(
+        self, target: SessionView, revoked_at: Instant | None, deadline: Micros
+    ) -> tuple[Micros | None, list[SessionView]]:
+        """Wait until other sessions own all shards.
+
+        Return how long some had no owner, or None if time ran out, and these sessions.
+        """
         renewed = target.lease_until - target.lease
         while self._clock.monotonic() < deadline:
             alive = await self._store.sessions("scheduler")
             others = [session for session in alive if session.id != target.id]
             if sum(session.shards for session in others) >= self._store.shards:
                 # The time of a kill is unknown; it was after the last renewal.
-                return max(await self._store.now() - (renewed if revoked_at is None else revoked_at), 0)
+                return max(await self._store.now() - (renewed if revoked_at is None else revoked_at), 0), others
             renewed = max(
                 [renewed, *(session.lease_until - target.lease for session in _select_session(target.id, alive))]
             )
             await self._clock.sleep(_POLL_INTERVAL)
-        return None
+        return None, []
 
     async def _read_observed(self, job: Job, ticks: tuple[Instant, ...]) -> ObservedJob:
         ledger = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, _MAX_ROWS)
