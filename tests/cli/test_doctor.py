@@ -20,6 +20,7 @@ from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.completion import complete_failure, complete_release
 from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY
+from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.storage.upkeep import Retention
@@ -94,6 +95,12 @@ async def fill(store: Any) -> None:
     held = await store.claim(session, 1, [Demand("failing", 1)])
     await store.complete([complete_failure(run, "boom", Random(1), now=await store.now()) for run in held])
     await store.pause(Pause(tenant=None, queue="mail"), Author("me"))
+    [digest, weekly] = [a_job(a_spec(name=name, schedule=every(HOUR))) for name in ("digest", "weekly")]
+    await store.put_jobs([digest, weekly])
+    await store.set_jobs_state([digest.id], JobState.PAUSED, Author("me"))
+    # This pause has ended by the time of the check.
+    resume_at = await store.now() + SECOND
+    await store.set_jobs_state([weekly.id], JobState.PAUSED, Author("me"), resume_at=resume_at)
 
 
 async def add_worker(store: Any) -> None:
@@ -115,7 +122,7 @@ FINDINGS = {
     "firing": ("problem", "1 schedules are due and have not fired, the oldest for"),
     "event readers": ("warning", "slow is"),
     "dead letters": ("warning", "1 runs have failed for good"),
-    "pauses": ("warning", "nothing is claimed of mail of every tenant"),
+    "pauses": ("warning", "nothing is claimed of mail of every tenant; digest of default does not fire"),
 }
 
 

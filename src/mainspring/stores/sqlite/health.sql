@@ -60,6 +60,10 @@ SELECT count(*) FROM history WHERE dead = 1
 -- name: pauses
 SELECT tenant, queue FROM pause WHERE until IS NULL OR until > :now ORDER BY 1, 2 LIMIT 1000
 
+-- name: paused_jobs
+SELECT j.tenant, j.name FROM job j JOIN schedule s ON s.job_id = j.id
+WHERE j.state = 'paused' AND (s.resume_at IS NULL OR s.resume_at > :now) ORDER BY 1, 2 LIMIT 1000
+
 -- name: newest
 SELECT coalesce(max(started_at), 0) FROM session
 

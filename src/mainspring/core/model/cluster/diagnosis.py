@@ -82,6 +82,8 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     #: The pauses as pairs of tenant and queue; empty stands for all.
     pauses: tuple[tuple[str, str], ...]
+    #: Paused recurring jobs as pairs of tenant and name.
+    paused_jobs: tuple[tuple[str, str], ...] = ()
     #: Live processes that have measured their clock, with the reading.
     clocks: tuple[tuple[str, ClockReading], ...] = ()
     #: Live schedulers that have reported the version of their time zone database, with that version.
@@ -255,10 +257,16 @@ def _dead_letters(signs: Signs) -> Finding:
 
 
 def _pauses(signs: Signs) -> Finding:
-    if not signs.pauses:
+    queues = [f"{queue or 'every queue'} of {tenant or 'every tenant'}" for tenant, queue in signs.pauses]
+    jobs = [f"{name} of {tenant}" for tenant, name in signs.paused_jobs]
+    says = [f"nothing is claimed of {_named(queues)}"] if queues else []
+    advice = ["mainspring queues resume"] if queues else []
+    if jobs:
+        says.append(f"{_named(jobs)} {'does' if len(jobs) == 1 else 'do'} not fire")
+        advice.append("mainspring jobs resume")
+    if not says:
         return found("pauses", "nothing is paused")
-    words = [f"{queue or 'every queue'} of {tenant or 'every tenant'}" for tenant, queue in signs.pauses]
-    return warned("pauses", f"nothing is claimed of {_named(words)}", "mainspring queues resume, when it is time")
+    return warned("pauses", "; ".join(says), f"{' and '.join(advice)}, when it is time")
 
 
 def _named(names: "list[str] | tuple[str, ...]") -> str:

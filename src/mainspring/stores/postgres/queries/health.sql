@@ -184,5 +184,10 @@ SELECT coalesce(t.name, '') AS tenant, coalesce(q.name, '') AS queue FROM mainsp
 LEFT JOIN mainspring.name t ON t.id = p.tenant LEFT JOIN mainspring.name q ON q.id = p.queue
 WHERE p.until IS NULL OR p.until > mainspring.now_us() ORDER BY 1, 2 LIMIT 1000
 
+-- name: paused_jobs
+SELECT t.name AS tenant, j.name AS job FROM mainspring.job j JOIN mainspring.schedule s ON s.job_id = j.id
+JOIN mainspring.name t ON t.id = j.tenant
+WHERE j.state = :JOB_PAUSED AND (s.resume_at IS NULL OR s.resume_at > mainspring.now_us()) ORDER BY 1, 2 LIMIT 1000
+
 -- name: processes
 SELECT count(*) FROM mainspring.session WHERE live AND lease_until > mainspring.now_us()

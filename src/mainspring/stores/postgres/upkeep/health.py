@@ -362,6 +362,7 @@ class PostgresHealth:
             ),
             dead_letters=await connection.fetchval(*self._sql["dead_letters"].bind()),
             pauses=tuple((row["tenant"], row["queue"]) for row in await self._all(connection, "pauses")),
+            paused_jobs=tuple((row["tenant"], row["job"]) for row in await self._all(connection, "paused_jobs")),
             clocks=tuple(
                 (row["name"], ClockReading(row["clock_offset"], row["clock_error"]))
                 for row in await self._all(connection, "clocks")

@@ -215,6 +215,7 @@ class SqliteHealth:
             ),
             dead_letters=int(_fetch_value(connection, _SQL["dead_letters"])),
             pauses=tuple(_fetch_rows(connection, _SQL["pauses"], now)),
+            paused_jobs=tuple(_fetch_rows(connection, _SQL["paused_jobs"], now)),
             tzdata=tuple(_fetch_rows(connection, _SQL["tzdata"], now)),
         )
 
