@@ -75,11 +75,13 @@ async def usage(
 
     def show() -> None:
         numbers = ("ATTEMPTS", "WALL", "CPU")
+        keys = () if by == "tenant" else (by.upper(),)
         rows = [
-            (line.day, line.tenant, line.name or line.key or "(one-offs)", *line.cost.columns) for line in found.items
+            (line.day, line.tenant, *((line.name or line.key or "(one-offs)",) if keys else ()), *line.cost.columns)
+            for line in found.items
         ]
-        total = ("total", "", "", *found.total.columns)
-        out.rows(("DAY", "TENANT", by.upper(), *numbers, "UNITS"), [*rows, total] if rows else [], right=numbers)
+        total = ("total", "", *("" for _ in keys), *found.total.columns)
+        out.rows(("DAY", "TENANT", *keys, *numbers, "UNITS"), [*rows, total] if rows else [], right=numbers)
         if found.more:
             out.report("the list is incomplete: choose fewer days, or use --only")
 

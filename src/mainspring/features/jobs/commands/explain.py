@@ -1,5 +1,6 @@
 """``mainspring jobs explain``: whether a job ran at a given time, and why not."""
 
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -7,6 +8,8 @@ import typer
 
 from mainspring.cli.client.target import Client, command, decode_answer
 from mainspring.cli.output import Output
+from mainspring.core.model.base.instant import from_datetime, isoformat
+from mainspring.core.model.schedules.cron.zone import load_zone
 from mainspring.features.jobs.commands.group import Job, group
 
 
@@ -22,7 +25,10 @@ async def explain(
     at: Annotated[
         str | None,
         typer.Option(
-            "--at", help="The time of the tick (RFC 3339). Default: the newest tick that is due.", show_default=False
+            "--at",
+            help="The time of the tick (RFC 3339), or a local time in the schedule's time zone: '2026-01-05 09:30'. "
+            "Default: the newest tick that is due.",
+            show_default=False,
         ),
     ] = None,
     datacenter: Annotated[
@@ -35,15 +41,20 @@ async def explain(
 
     mainspring jobs explain weekly-report
 
-    mainspring jobs explain weekly-report --at 2026-01-05T09:30:00+01:00
+    mainspring jobs explain weekly-report --at "2026-01-05 09:30"
     """
     identifier = await api.job(job)
+    local = ""
+    if at is not None and (naive := _parse_local_time(at)) is not None:
+        zone = decode_answer(await api.ask("GET", f"/v1/jobs/{identifier}"), _Job).timezone or "UTC"
+        local = f" ({at} {zone})"
+        at = isoformat(from_datetime(naive.replace(tzinfo=load_zone(zone))))
     answer = await api.ask("GET", f"/v1/jobs/{identifier}/explain", query={"at": at, "datacenter": datacenter})
 
     def show() -> None:
         found = decode_answer(answer, _Explanation)
         version = "" if found.job_version is None else f", version {found.job_version}"
-        out.print(f"{found.time}{version}: {_ANSWERS.get(found.answer, found.answer)}")
+        out.print(f"{found.time}{local}{version}: {_ANSWERS.get(found.answer, found.answer)}")
         for reason in found.because:
             out.print(f"  {reason.words}")
             if reason.hint:
@@ -56,6 +67,15 @@ async def explain(
     out.render(answer, [identifier], show)
 
 
+def _parse_local_time(text: str) -> datetime | None:
+    """Parse a time without a time zone. None: it has one, or is no time."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return found if found.tzinfo is None else None
+
+
 _ANSWERS = {
     "ran": "it ran",
     "running": "it is running",
@@ -66,6 +86,10 @@ _ANSWERS = {
     "ahead": "it is in the future",
     "unknown": "unknown: the records were deleted",
 }
+
+
+class _Job(msgspec.Struct):
+    timezone: str | None = None
 
 
 class _Reason(msgspec.Struct):
