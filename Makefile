@@ -60,13 +60,14 @@ soak-simulation: setup ## simulate many fresh seeds on all cores (SEEDS=1000, FI
 fuzz: setup ## search for inputs that are not handled as documented (SECONDS=60 per target, TARGETS="cron jobs")
 	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
-check: setup ## format, lint, types, layers, tests that depend on speed, words
+check: setup ## format, lint, types, layers, tests that depend on speed, words, spelling
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.timing_lint
 	$(BIN)/python -m tools.words
+	$(BIN)/codespell $(filter-out tests,$(CODE)) docs deploy $(wildcard *.md)
 
 format: setup ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
@@ -95,7 +96,7 @@ screenshots: setup ## the dashboard's pages as pictures, in .screenshots/ (needs
 	$(BIN)/python -m tools.screenshots
 
 quickstart: setup ## play the quickstart of the README from a wheel in an empty folder, and write its output into the pages
-	$(BIN)/python -m tools.first_minutes
+	$(BIN)/python -m tools.pages --record README.md docs/get-started/first-ten-minutes.md
 
 bench: setup ## measure (BENCH_ARGS)
 	$(BIN)/mainspring bench $(BENCH_ARGS)
