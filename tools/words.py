@@ -1,4 +1,7 @@
-"""Find the markers of hard-to-read prose in code, pages and templates; there may be none. ``make check`` runs it."""
+"""Find the markers of hard-to-read prose in code, pages and templates; there may be none. ``make check`` runs it.
+
+``--pages`` prints, for each page of the documentation, the markers and the words "you" and "your" per 1,000 words.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,19 @@ _LEFT_OUT = ("tools/words", "tests/unit/test_words.py")
 _SUFFIXES = (".py", ".md", ".html", ".sql")
 
 
-def main() -> int:
+#: No guide addresses the reader less often: per 1,000 words.
+LEAST_YOU = 10.0
+_READER = re.compile(r"\b(?:you|your|yours|yourself)\b", re.IGNORECASE)
+_BLOCK = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+_TARGET = re.compile(r"\]\([^)]*\)|<[^>]*>")
+
+
+def main(arguments: list[str]) -> int:
+    if "--pages" in arguments:
+        for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+            size, markers, reader = measure(page.read_text("utf-8"))
+            print(f"{markers:5.1f} markers  {reader:5.1f} you  {size:6,} words  {page.relative_to(ROOT)}")
+        return 0
     found = [(file, number, words) for file in _list_files() for number, words in find(ROOT / file)]
     for file, number, words in found:
         print(f"{file}:{number}: {words}")
@@ -55,6 +70,14 @@ def find(file: Path) -> Iterator[tuple[int, str]]:
             yield number, marker.group().strip()
 
 
+def measure(text: str) -> tuple[int, float, float]:
+    """The words of a page without code, and its markers and words to the reader per 1,000 of them."""
+    prose = _CODE_SPAN.sub("x", _TARGET.sub("]", _BLOCK.sub("", text)))
+    words = len(re.findall(r"[\w'’-]*[A-Za-z][\w'’-]*", prose))
+    markers = len(_MARKER.findall(prose))
+    return words, 1_000 * markers / max(words, 1), 1_000 * len(_READER.findall(prose)) / max(words, 1)
+
+
 def _python_prose(text: str) -> Iterator[tuple[int, str]]:
     """The lines of comments and docstrings."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -75,4 +98,4 @@ def _list_files() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

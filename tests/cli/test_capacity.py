@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import application
 from tests.cli.conftest import Refuse
-from tests.cli.test_operations_guides import follow
 
 #: An output of ``mainspring bench --json``.
 BENCH = {
@@ -153,8 +152,3 @@ def test_an_invalid_benchmark_file_is_refused_with_the_command_to_create_one(
     (tmp_path / "now.json").write_text(text)
     line = refuse("capacity", "--jobs-per-day", "1M", "--measured", "now.json")
     assert "mainspring bench --store postgres --only full,disk --json" in line
-
-
-def test_the_page_about_capacity_works(tmp_path: Path) -> None:
-    assert follow("operate/capacity.md", tmp_path) == 2
-    assert "our contract of November" in capacity("--jobs-per-day", "1M", "--prices", str(tmp_path / "prices.toml"))

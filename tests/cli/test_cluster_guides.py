@@ -1,13 +1,9 @@
 """The pages on PostgreSQL, clocks and upgrades: their commands and files work as shown."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
@@ -27,22 +23,6 @@ def test_the_settings_on_the_page_about_postgresql_are_valid(tmp_path: Path) -> 
         settings = load(file=tmp_path / "mainspring.toml", environment={})
         assert len(split(settings.store)) > 1
         assert not settings.replica or len(split(settings.replica)) > 1
-
-
-@pytest.mark.postgres
-def test_the_commands_on_the_page_about_upgrades_work(postgres_database: str, tmp_path: Path) -> None:
-    [text] = [text for kind, text in _BLOCK.findall((DOCS / "operate" / "upgrades.md").read_text()) if kind == "sh"]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    found = subprocess.run(
-        ["/bin/sh", "-c", text],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path, "MAINSPRING_STORE": postgres_database},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "0001_store.sql: breaking: older programs cannot use this schema" in found.stdout
-    assert "the schema is up to date" in found.stdout
 
 
 def test_migrate_with_contract_refuses_sqlite(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ import re
 import signal
 import subprocess
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.support.processes import START_SECONDS, free_port
 from tests.support.waiting import wait_until
-from tests.system.test_tutorial import is_ready
 from tools.services import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1_200), pytest.mark.xdist_group("dist")]
@@ -22,6 +23,12 @@ LARGEST_BYTES = 150 * 10**6
 def pins(name: str) -> dict[str, str]:
     lines = (ROOT / "requirements" / name).read_text().splitlines()
     return dict(line.split("==", 1) for line in lines)
+
+
+def is_ready(port: str) -> bool:
+    with suppress(httpx2.TransportError):
+        return httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=60, trust_env=False).status_code == 200
+    return False
 
 
 def bytes_on_disk(folder: Path) -> int:

@@ -1,6 +1,8 @@
 """Alert messages: one line per problem, in the formats that Slack and PagerDuty document."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +24,7 @@ from mainspring.core.model.alerts.alert_messages import (
     slack_body,
     webhook_body,
 )
-from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.base.instant import MINUTE, SECOND, parse_instant
 from tests.support.notification_schemas import PAGERDUTY, SLACK
 
 NOW = 1_790_000_000 * SECOND
@@ -95,6 +97,29 @@ def test_every_message_has_a_line_for_each_problem_and_the_documented_format(
     assert len(events) == sum(not entry.recovered_unsent for entry in entries) + bool(more)
     message = json.loads(webhook_body(alert))
     assert [each["state"] for each in message["problems"]] == [entry.stage for entry in entries]
+
+
+def test_the_page_on_alerts_shows_the_body_of_a_webhook() -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/alerts.md").read_text()
+    [shown] = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)]
+    [problem] = shown["problems"]
+    entry = AlertProblem(
+        problem=problem["problem"],
+        stage=AlertStage(problem["state"]),
+        tenant=problem["tenant"],
+        name=problem["name"],
+        task=problem["task"],
+        queue=problem["queue"],
+        owner=problem["owner"],
+        run=problem["runId"],
+        job=problem["jobId"],
+        error=problem["error"],
+        count=problem["count"],
+        since=parse_instant(problem["since"]),
+        at=parse_instant(problem["at"]),
+    )
+    alert = Alert(entries=(entry,), url="https://mainspring.example.org")
+    assert json.loads(webhook_body(alert)) == shown
 
 
 def test_pagerduty_incidents_open_and_resolve_by_the_key_of_the_problem() -> None:
