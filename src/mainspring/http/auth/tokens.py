@@ -85,7 +85,7 @@ class JwksUrl:
         self._algorithm = algorithm
         self._clock = clock
         self._transport = transport
-        self._notify: KeyRing | None = None
+        self._ring: KeyRing | None = None
         self._fetched_at: Micros = 0
         self._tried_at: Micros | None = None
         self._lock = asyncio.Lock()
@@ -101,11 +101,11 @@ class JwksUrl:
         return known
 
     def _find(self, kid: str | None) -> Key | None:
-        return None if self._notify is None else self._notify.find(kid)
+        return None if self._ring is None else self._ring.find(kid)
 
     def _due(self, known: Key | None) -> bool:
         now = self._clock.monotonic()
-        pause = _FIRST_SET_AGAIN if self._notify is None else SET_AGAIN
+        pause = _FIRST_SET_AGAIN if self._ring is None else SET_AGAIN
         if self._tried_at is not None and now - self._tried_at < pause:
             return False
         return known is None or now - self._fetched_at >= SET_CACHED
@@ -118,14 +118,14 @@ class JwksUrl:
         self._tried_at = self._clock.monotonic()
         try:
             async with asyncio.timeout(_FETCH_TIMEOUT):
-                self._notify = read_jwks("auth.jwks_url", await self._fetch(), self._algorithm)
+                self._ring = read_jwks("auth.jwks_url", await self._fetch(), self._algorithm)
             self._fetched_at = self._tried_at
         except Exception as error:
             _log.warning(
                 "the keys of the identity provider could not be fetched",
                 host=urlsplit(self._url).hostname,
                 why=error.reason if isinstance(error, Invalid) else type(error).__name__,
-                old_keys_kept=self._notify is not None,
+                old_keys_kept=self._ring is not None,
             )
 
     async def _fetch(self) -> bytes:
