@@ -107,12 +107,14 @@ def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, option
 def judge_together(
     mutants: list[Mutant], known: record.Record, keep: Callable[[Result], None], options: argparse.Namespace
 ) -> None:
-    """Judge mutants of PostgreSQL's statements in one process."""
+    """Judge mutants of SQL in one process."""
     by_id = {mutant.id: mutant for mutant in mutants}
     plans = []
     for mutant in mutants:
         chosen = [test.id for tests in _choose_rounds(find_tests(known, mutant), mutant, options) for test in tests]
-        if chosen:
+        if compiles_to_the_same(mutant, _read(mutant.file)):
+            keep(_build_result(mutant, known.hash, 0, RunResult(EQUIVALENT)))
+        elif chosen:
             plans.append(in_memory.Plan(mutant.id, mutant.file, mutant.apply(_read(mutant.file)), chosen))
         else:
             keep(_build_result(mutant, known.hash, 0, RunResult("not covered")))

@@ -1,4 +1,4 @@
-"""Judges mutants of PostgreSQL's statements, many in one process, which replaces statements in memory.
+"""Judges mutants of SQL, many in one process, which replaces statements in memory.
 
 Starting pytest, importing the package and creating a database takes longer than the tests of one mutant. The process
 reads its plans from a file, and writes one line for each mutant that it has judged. It ends early after a mutant whose
@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -21,10 +21,17 @@ import pytest
 from tools.mutants.mutant import Mutant
 from tools.mutants.places import DATA, PACKAGE, ROOT, STORES
 from tools.mutants.record import build_environment
+from tools.mutants.same_program import read_procedures
 from tools.mutants.server import RunResult
 
+if TYPE_CHECKING:
+    import apsw
+
+    from mainspring.core.ports.clock import Clock
+    from mainspring.stores.sqlite import SqliteStore
+
 _PLANS, _ANSWERS, _OUTPUT = DATA / "plans.json", DATA / "answers.jsonl", DATA / "in_memory.log"
-_FOLDER = f"{STORES}/postgres/queries/"
+_POSTGRES, _SQLITE = f"{STORES}/postgres/queries/", f"{STORES}/sqlite/procedures/"
 #: A test of a store takes a fraction of a second, but the machine may be busy.
 _HANGS = 180
 
@@ -51,7 +58,7 @@ class Answer(msgspec.Struct):
 
 
 def can_judge(mutant: Mutant) -> bool:
-    return mutant.file.startswith(_FOLDER)
+    return mutant.file.startswith((_POSTGRES, _SQLITE))
 
 
 def judge(plans: list[Plan], tell: Callable[[Answer], None]) -> None:
@@ -136,9 +143,44 @@ class _Loop:
         return self._failure
 
 
+def replaced(plan: Plan) -> AbstractContextManager[None]:
+    """Replace the text of a file for the stores that are opened meanwhile."""
+    return _replaced_procedures(plan) if plan.file.startswith(_SQLITE) else _replaced_statements(plan)
+
+
 @contextmanager
-def replaced(plan: Plan) -> Iterator[None]:
-    """Replace the text of a file of statements for the stores that are made meanwhile."""
+def _replaced_procedures(plan: Plan) -> Iterator[None]:
+    from mainspring.stores.sqlite import connection as connections
+    from mainspring.stores.sqlite.constants import CONSTANTS
+    from mainspring.stores.statements import insert_constants
+    from tests.support.kept_sqlite import KeptSqlite
+
+    texts = read_procedures() | {plan.file: plan.text}
+    used: list[KeptSqlite] = []
+
+    def create_replaced(connection: apsw.Connection) -> None:
+        for text in texts.values():
+            connection.execute(insert_constants(text, CONSTANTS))
+
+    async def open_replaced(kept: KeptSqlite, clock: Clock) -> SqliteStore:
+        if kept not in used:
+            used.append(kept)
+            kept._free.clear()
+        return await open_store(kept, clock)
+
+    create, open_store = connections.create_procedures, KeptSqlite.open_store
+    module, kind = cast(Any, connections), cast(Any, KeptSqlite)
+    module.create_procedures, kind.open_store = create_replaced, open_replaced
+    try:
+        yield
+    finally:
+        module.create_procedures, kind.open_store = create, open_store
+        for kept in used:
+            kept._free.clear()
+
+
+@contextmanager
+def _replaced_statements(plan: Plan) -> Iterator[None]:
     from mainspring.stores import statements
     from mainspring.stores.postgres import database
 

@@ -30,7 +30,7 @@ def compiles_to_the_same(mutant: Mutant, text: str) -> bool:
     """
     if not mutant.file.startswith(_PROCEDURES):
         return False
-    texts = _read_procedures()
+    texts = read_procedures()
     assert texts[mutant.file] == text
     try:
         mutated = _compile((texts | {mutant.file: mutant.apply(text)}).values())
@@ -43,14 +43,15 @@ def compiles_to_the_same(mutant: Mutant, text: str) -> bool:
 
 
 @functools.cache
-def _read_procedures() -> dict[str, str]:
+def read_procedures() -> dict[str, str]:
+    """The texts of all procedures by their paths, in the order in which they are created."""
     files = sorted((ROOT / _PROCEDURES).glob("*.sql"))
     return {file.relative_to(ROOT).as_posix(): file.read_text() for file in files}
 
 
 @functools.cache
 def _compile_original() -> _Program:
-    return _compile(_read_procedures().values())
+    return _compile(read_procedures().values())
 
 
 def _compile(procedures: Iterable[str]) -> _Program:
