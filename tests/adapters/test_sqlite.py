@@ -802,3 +802,18 @@ async def test_a_prune_deletes_at_most_its_limit_of_runs_and_ticks(kept_sqlite: 
         left.append(len(await harness.ticks(job.id)))
     assert left == [2, 1, 0]
     await harness.close()
+
+
+async def test_a_sweep_releases_the_key_lock_of_a_vanished_run_beside_held_ones(kept_sqlite: KeptSqlite) -> None:
+    harness = SqliteHarness(kept_sqlite)
+    await harness.open()
+    vanished, _ = await harness.start(a_run(key="a"), a_run(key="b"))
+    blocked = a_run(key="a")
+    await harness.submit(blocked)
+    connection = connect(harness.store.path)
+    connection.execute("DELETE FROM run WHERE id = ?", (vanished.id,))
+    connection.close()
+    assert await harness.state(blocked.id) is RunState.BLOCKED
+    assert await harness.store.sweep(10) == 1
+    assert await harness.state(blocked.id) is RunState.QUEUED
+    await harness.close()

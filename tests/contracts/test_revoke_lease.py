@@ -6,7 +6,7 @@ from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE
 from mainspring.core.ports.storage.access import Author
-from tests.support.builders import a_run
+from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness
 
 pytestmark = pytest.mark.api
@@ -36,12 +36,15 @@ async def test_writes_of_a_revoked_scheduler_are_rejected_at_once(harness: Harne
     await harness.store.take(victim, shards)
     run = a_run(delay=MINUTE)
     await harness.submit(run)
-    await harness.advance(MINUTE)
+    await harness.put(a_job(a_spec(schedule=every(MINUTE))))
+    await harness.advance(2 * MINUTE)
     await harness.store.revoke_lease(victim, ADA)
-    assert (await harness.store.stage(victim, shards, 10)).runs == 0
+    staged = await harness.store.stage(victim, shards, 10)
+    assert (staged.runs, staged.schedules_due) == (0, False)
     other = await harness.store.join("other", DAY)
     await harness.store.take(other, shards)
-    assert (await harness.store.stage(other, shards, 10)).runs == 1
+    staged = await harness.store.stage(other, shards, 10)
+    assert (staged.runs, staged.schedules_due) == (1, True)
 
 
 async def test_revoking_a_lease_is_audited_once(harness: Harness) -> None:
