@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.words import find
+from tools.words import LEAST_YOU, ROOT, find, measure
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,9 @@ def test_names_in_code_spans_are_not_prose(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("The field `told` is now `notified`.\n")
     assert list(find(page)) == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/guides").glob("*.md")), ids=lambda page: str(page.name))
+def test_every_guide_speaks_to_the_reader(page: Path) -> None:
+    _, markers, reader = measure(page.read_text())
+    assert (markers, reader >= LEAST_YOU) == (0, True)
