@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.restored import KnownOutcome
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
+from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.boundaries import ADA, CLAIM_PATHS, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
 from tests.support.kept_connections import KeptConnections
@@ -145,3 +146,20 @@ async def test_no_event_is_stored_without_a_reader_and_no_end_without_children(
     await act(harness)
     assert await harness._connection.fetchval("SELECT count(*) FROM outbox") == 0
     assert await harness._connection.fetchval("SELECT count(*) FROM ended_parent") == 0
+
+
+async def test_upkeep_deletes_an_ended_session_a_week_later_unless_it_owns_shards_or_runs(
+    harness: PostgresHarness,
+) -> None:
+    idle, busy = await harness.worker(MINUTE), await harness.worker(MINUTE)
+    owner, other = await harness.store.join("owner", MINUTE), await harness.store.join("other", MINUTE)
+    await harness.submit(a_run())
+    await harness.claim(busy)
+    await harness.store.take(owner, [1])
+    await harness.move_clock(MINUTE)
+    await harness.store.lost_runs(10)
+    for past, left in ((0, [idle, busy, owner, other]), (1, [busy, owner])):
+        await harness.move_clock(past or 7 * DAY)
+        await harness.store.prune(Retention(), 10)
+        found = await harness._connection.fetch("SELECT id FROM session ORDER BY id")
+        assert [row["id"] for row in found] == left
