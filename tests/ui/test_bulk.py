@@ -66,7 +66,7 @@ def test_only_selected_schedules_are_paused(site: Site, ids: dict[str, str], pag
     pause, resume = (page.get_by_role("button", name=f"{word} selected") for word in ("Pause", "Resume"))
     expect(pause).to_be_hidden()
     for number in (0, 1):
-        page.get_by_label(f"Tick ticked {number}").check()
+        page.get_by_label(f"Select ticked {number}").check()
     expect(resume).to_be_hidden()
     pause.click()
     expect(page.get_by_role("heading", name="Pause 2 schedules")).to_be_visible()

@@ -32,7 +32,7 @@ def test_the_form_validates_while_the_user_types_and_creates_a_schedule(
     expect(preview).to_contain_text("is not a number")
     page.get_by_label("user_id", exact=True).fill("1")
     expect(preview).to_contain_text("every day at 02:30")
-    page.get_by_role("button", name="Make the job").click()
+    page.get_by_role("button", name="Create job").click()
     expect(page).to_have_url(re.compile("/jobs/[0-9a-f]{32}$"))
     expect(page.locator("h1")).to_have_text(name)
     expect(page.get_by_label("Details")).to_contain_text("Europe/Paris")
@@ -74,7 +74,7 @@ def test_a_refused_form_keeps_its_input(site: Site, ids: dict[str, str], page: P
     page.get_by_role("button", name="hourly").click()
     expect(page.get_by_label("Expression", exact=True)).to_have_value("0 * * * *")
     expect(page.get_by_label("Preview", exact=True)).to_contain_text("every hour")
-    page.get_by_role("button", name="Make the job").click()
+    page.get_by_role("button", name="Create job").click()
     expect(page.locator(".toast.is-bad")).to_contain_text("there is a job of this name")
     expect(page.get_by_label("Name", exact=True)).to_have_value("weekly_report")
 
@@ -88,7 +88,7 @@ def test_a_one_off_job_is_created_for_later(site: Site, ids: dict[str, str], pag
     expect(page.get_by_text("Bounds and calendars")).to_be_hidden()
     page.get_by_label("At, in UTC").fill("2090-01-01T10:00:00")
     expect(page.get_by_label("Preview", exact=True)).to_contain_text("2090-01-01")
-    page.get_by_role("button", name="Make the job").click()
+    page.get_by_role("button", name="Create job").click()
     expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}$"))
     expect(page.locator(".head .badge")).to_have_text("scheduled")
 
@@ -107,7 +107,7 @@ def test_a_form_for_a_task_has_a_field_for_each_argument(
     expect(preview).to_contain_text("Required: count")
     page.get_by_label("count", exact=True).fill("ten")
     expect(page.locator(".field", has=page.get_by_label("count", exact=True))).to_contain_text("is not a number")
-    page.get_by_role("button", name="Make the job").click()
+    page.get_by_role("button", name="Create job").click()
     expect(page.locator(".toast")).to_have_text("count: is not a number · for example 3")
     page.get_by_label("count", exact=True).fill("10")
     page.get_by_label("title", exact=True).fill("a [title]")
@@ -116,7 +116,7 @@ def test_a_form_for_a_task_has_a_field_for_each_argument(
     page.get_by_label("sizes (optional)", exact=True).fill("[1, 2]")
     expect(preview).to_contain_text("at once")
     assert serious_findings(page) == []
-    page.get_by_role("button", name="Make the job").click()
+    page.get_by_role("button", name="Create job").click()
     expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}$"))
     job = site.ask("GET", f"v1/jobs/{page.url.rpartition('/')[2]}")
     assert job["payload"] == {"count": 10, "title": "a [title]", "color": "blue", "loud": True, "sizes": [1, 2]}

@@ -51,7 +51,7 @@ async def test_a_queue_without_workers_is_drawn_with_its_waiting_runs() -> None:
     await service.store.submit(some_runs(2))
     page = await overview(service)
     load = read_chart(page, "Load")
-    waiting = read_values(load, "waiting")
+    waiting = read_values(load, "queued")
     assert waiting.pop(load["x"][-1]) == 5
     assert waiting == {looked // MINUTE * 60: 3}
     assert set(read_values(load, "running").values()) == {0}
@@ -90,7 +90,7 @@ async def test_without_samples_only_the_current_load_is_drawn() -> None:
     await service.store.submit(some_runs(3))
     for query in ("", "?range=24h"):
         load = read_chart(await overview(service, query), "Load")
-        assert list(read_values(load, "waiting").values()) == [3]
+        assert list(read_values(load, "queued").values()) == [3]
         assert len(load["x"]) > 60
 
 

@@ -70,7 +70,7 @@ def test_a_worker_is_drained_from_its_page(site: Site, ids: dict[str, str], page
     page.get_by_role("button", name="Drain").first.click()
     page.locator("dialog[open]").get_by_role("button", name="Drain").click()
     expect(page.locator(".toast")).to_contain_text("It leaves after its active runs")
-    expect(page.locator(".head .badge")).to_have_text("leaving")
+    expect(page.locator(".head .badge")).to_have_text("draining")
     # The list warns of two versions at once.
     page.goto("workers")
     expect(page.locator(".health")).to_contain_text("7.7 (1)")

@@ -24,8 +24,7 @@ def _build_lines(points: Sequence[Point], what: str, colour: str) -> list[dict[s
         # There is no value for minutes in which no run ended.
         return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
 
-    worst = "worst" if what == "late" else "longest"
     return [
-        {"name": worst, "colour": "--queued-fill", "values": values("max"), "joined": True},
+        {"name": "maximum", "colour": "--queued-fill", "values": values("max"), "joined": True},
         {"name": "mean", "colour": colour, "values": values("mean"), "joined": True},
     ]

@@ -119,7 +119,7 @@ def build_load_chart(stats: Stats, now: Instant) -> str:
     """Build the chart of queued and running runs: each sample, and the current numbers."""
     view = _list_sampled_points(stats)
     series = [
-        {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in view), stats.queued]},
+        {"name": "queued", "colour": "--queued-fill", "values": [*(point.queued for point in view), stats.queued]},
         {"name": "running", "colour": "--running-fill", "values": [*(point.running for point in view), stats.running]},
     ]
     return encode_chart("lines", "at a time", [*(point.time for point in view), isoformat(now)], series)

@@ -81,7 +81,7 @@ function draw(element) {
   // Draw the largest first, so that smaller ones stay visible.
   if (bars) { lines.reverse(); values.reverse(); }
   const plot = new uPlot({
-    width: element.clientWidth, height: element.clientHeight, legend: { show: false }, padding: [8, 8, 0, 0],
+    width: element.clientWidth, height: element.clientHeight, legend: { show: false }, padding: [8, 20, 0, 0],
     cursor: { y: false, points: { show: !bars }, drag: { x: false, y: false } },
     scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, ({ ms: 10, runs: 4 })[said.unit] ?? 1)] } },
     axes: [

@@ -147,10 +147,10 @@ def _scheduled(run: RunView, facts: RunSituation) -> Reason:
     if not facts.scheduled_by_somebody:
         return Reason(
             code="no-scheduler",
-            words=f"it is due since {late}, and no scheduler is alive",
+            words=f"it was due {late} ago, and no scheduler is alive",
             hint="start one: mainspring scheduler, or mainspring up",
         )
-    return Reason(code="staging", words=f"it is due since {late} and about to be queued", until=facts.now)
+    return Reason(code="staging", words=f"it was due {late} ago and is about to be queued", until=facts.now)
 
 
 def _in_line(run: RunView, facts: RunSituation) -> Reason:
@@ -244,7 +244,7 @@ def _running(run: RunView, facts: RunSituation) -> Reason:
     ends = started + run.policy.timeout
     return Reason(
         code="running",
-        words=f"it runs on {run.executor or 'a worker'} since {_roughly(facts.now - started)}, attempt {run.attempt}",
+        words=f"running on {run.executor or 'a worker'} for {_roughly(facts.now - started)} (attempt {run.attempt})",
         holders=_list_holders(run),
         until=ends if run.deadline is None else min(ends, run.deadline),
     )
@@ -254,32 +254,32 @@ def _cancelling(run: RunView) -> Reason:
     return Reason(
         code="cancelling",
         words="it was asked to stop and has not stopped yet",
-        hint="it is cancelled when its worker says that it has stopped, or when the lease of the worker has run out",
+        hint="it is cancelled when its worker reports that it has stopped, or when the lease of the worker expires",
         holders=_list_holders(run),
     )
 
 
 #: What happened and what helps, for runs that ended for a reason other than that of their last attempt.
 _ENDS = {
-    "expired": ("its time to start had passed: startWithin", "give it more time, or more workers"),
-    "deadline": ("it had not ended in time: deadline", "give it more time, or more workers"),
+    "expired": ("it did not start in time (startWithin)", "give it more time, or more workers"),
+    "deadline": ("it did not complete in time (deadline)", "give it more time, or more workers"),
     "poison": (
-        "its workers or their child processes died, again and again, while they ran it",
-        "look at what it does to the process",
+        "its workers or their child processes crashed repeatedly while they ran it",
+        "check the memory and the native code that it uses",
     ),
-    "lost": ("its worker died, and at-most-once is never repeated", ""),
+    "lost": ("its worker crashed, and an at-most-once run is never repeated", ""),
     WORKER_LEFT: ("the only worker that could have run it has left", ""),
-    "unreadable": ("it was stored in a way that the worker could not read", "run workers of the same version"),
+    "unreadable": ("the worker could not read its stored form", "run workers of the same version"),
 }
 
 
 def _ended(run: RunView) -> Reason:
     state = run.state.value
-    reason = f": {run.reason}" if run.reason and run.reason != state else ""
+    reason = f" ({run.reason})" if run.reason and run.reason != state else ""
     what, hint = _ENDS.get(run.reason, ("", ""))
-    words = f"it has ended: {state}{reason}{f' ({what})' if what else ''}"
+    words = f"{state}{reason}{f': {what}' if what else ''}"
     if run.state is RunState.FAILED and not hint:
-        hint = f"run it again: mainspring runs retry {run.id}"
+        hint = f"retry it: mainspring runs retry {run.id}"
     return Reason(code=state, words=words, hint=hint, holders=_list_holders(run))
 
 

@@ -180,21 +180,23 @@ def _no_tick_of_delay(facts: TickFacts) -> tuple[Answer, list[Reason]]:
     job = facts.job
     if _is_open(job) and job.next_fire is not None and job.next_fire <= facts.at:
         return "due", [_who_fires(facts)]
-    return "no-tick", [Reason(code="no-tick", words="a fixed delay ticks only when its last run has ended: not then")]
+    return "no-tick", [
+        Reason(code="no-tick", words="a fixed delay ticks only after the previous run has completed, which it had not")
+    ]
 
 
 def _who_fires(facts: TickFacts) -> Reason:
     late = format_duration(max(facts.now - facts.at, 0) // 1_000 * 1_000)
     if facts.owner is not None:
         session, name = facts.owner
-        words = f"it is due since {late} and not recorded yet; scheduler {name} owns its shard and is to fire it"
+        words = f"it was due {late} ago and is not recorded yet; scheduler {name} owns its shard and will fire it"
         return Reason(code="firing", words=words, holders=(Holder("scheduler", str(session)),))
     if facts.schedulers:
-        words = f"it is due since {late}; nobody owns its shard {facts.job.shard} just now; a scheduler takes it soon"
+        words = f"it was due {late} ago; its shard {facts.job.shard} has no owner now; a scheduler takes it soon"
         return Reason(code="no-owner", words=words)
     return Reason(
         code="no-scheduler",
-        words=f"it is due since {late}, and no scheduler is alive",
+        words=f"it was due {late} ago, and no scheduler is alive",
         hint="start one: mainspring scheduler, or mainspring up; the catch-up rule then decides",
     )
 
