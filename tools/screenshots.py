@@ -69,6 +69,12 @@ _PAGES = {
     "nothing-found": "runs?text=nothing-like-it",
     "missing": "nowhere",
 }
+_ROOT = Path(__file__).parents[1]
+#: Tracebacks name the folder of the checkout.
+_HIDE_FOLDER = """(folder) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(folder, "/srv/shop");
+}"""
 #: Where one has to sign in.
 _GUARDED = {"sign-in": "sign-in?to=runs"}
 #: Gathered for longer than the pictures take: nothing is sent.
@@ -150,6 +156,7 @@ def _take(browser: Browser, site: Site, folder: Path, name: str, path: str) -> N
             page.goto(path)
             page.wait_for_timeout(600)
             show_whole(page)
+            page.evaluate(_HIDE_FOLDER, str(_ROOT))
             page.screenshot(path=folder / f"{name}-{width}-{theme}.png", full_page=True)
             context.close()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.site.sources import assemble, list_sections, with_admonitions, with_tabs
+from tools.site.sources import assemble, list_sections, with_admonitions, with_tabs, with_themed_pictures
 
 
 @pytest.fixture
@@ -78,3 +78,14 @@ def test_marked_code_blocks_become_tabs() -> None:
 def test_alerts_of_github_become_admonitions() -> None:
     text = "before\n\n> [!WARNING]\n> First line.\n> Second line.\n\n> a quote\n"
     assert with_admonitions(text) == "before\n\n````{warning}\nFirst line.\nSecond line.\n````\n\n> a quote\n"
+
+
+def test_a_picture_for_both_themes_becomes_two_images() -> None:
+    text = (
+        '<picture>\n<source media="(prefers-color-scheme: dark)" srcset="a-dark.png">\n'
+        '<img alt="Jobs" src="a.png">\n</picture>\n'
+    )
+    assert with_themed_pictures(text) == (
+        "```{image} a.png\n:alt: Jobs\n:class: only-light\n```\n\n"
+        "```{image} a-dark.png\n:alt: Jobs\n:class: only-dark\n```\n"
+    )

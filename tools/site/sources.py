@@ -18,6 +18,11 @@ _INDEX = Path("docs/README.md")
 _TABS = re.compile(r"^<!-- tabs: (.+?) -->\n((?:\n*```\w*\n.*?^```$)+)", re.DOTALL | re.MULTILINE)
 #: ``> [!NOTE]`` and the quoted lines after it, as GitHub shows them.
 _ADMONITION = re.compile(r"^> \[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]\n((?:^>.*\n?)+)", re.MULTILINE)
+#: A picture for light and dark pages, as GitHub shows it.
+_PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
+    r'<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
+)
 _BLOCK = re.compile(r"^```\w*\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -31,13 +36,22 @@ def assemble(root: Path, source: Path) -> None:
         elif inside == _INDEX:
             # The navigation replaces it.
             text = f"---\norphan: true\n---\n\n{text}"
-        _write(source / inside, with_pictures(with_admonitions(with_tabs(text)), _title(page)))
+        for match in _PICTURE.finditer(text):
+            for name in (match[1], match[3]):
+                _copy(page.parent / name, root, source)
+        _write(source / inside, with_pictures(with_admonitions(with_tabs(with_themed_pictures(text))), _title(page)))
         for link in links_of(page):
             target = (page.parent / link.target.partition("#")[0]).resolve()
             if target.is_file() and target.suffix != ".md":
-                copy = source / target.relative_to(root.resolve())
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(target, copy)
+                _copy(target, root, source)
+
+
+def with_themed_pictures(text: str) -> str:
+    """Return the text with each picture as two images, of which the site shows the one of its theme."""
+    image = "```{{image}} {}\n:alt: {}\n:class: only-{}\n```"
+    return _PICTURE.sub(
+        lambda found: f"{image.format(found[3], found[2], 'light')}\n\n{image.format(found[1], found[2], 'dark')}", text
+    )
 
 
 def with_tabs(text: str) -> str:
@@ -101,6 +115,12 @@ def _write_navigation(root: Path) -> str:
         for title, found in list_sections(root).items()
     ]
     return "\n\n" + "\n\n".join(blocks) + "\n"
+
+
+def _copy(file: Path, root: Path, source: Path) -> None:
+    copy = source / file.resolve().relative_to(root.resolve())
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, copy)
 
 
 def _title(page: Path) -> str:
