@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from bench import command
-from bench.sites import local_engine
+from bench.sites import local_broker
 from mainspring.config.servers.broker_routes import check_broker, split_brokers
 
 application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -50,14 +50,14 @@ def bench(
     if soak is not None:
         names.append("soak")
     sizes = command.sizes_of(quick=quick, rounds=rounds, seconds=seconds, soak=soak, workers=workers, scale=scale)
-    engines = split_brokers(dispatch, local_engine.NAMES)
-    for engine in engines:
-        if engine in local_engine.NAMES:
-            local_engine.check_lendable(engine)
+    brokers = split_brokers(dispatch, local_broker.NAMES)
+    for broker in brokers:
+        if broker in local_broker.NAMES:
+            local_broker.check_lendable(broker)
         else:
-            check_broker(engine, "--dispatch")
+            check_broker(broker, "--dispatch")
     stores = [store] if store else command.STORES
-    raise typer.Exit(command.run(suite, stores, sizes, names, as_json=json, engines=engines))
+    raise typer.Exit(command.run(suite, stores, sizes, names, as_json=json, brokers=brokers))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from bench import machine, report, suite
 from bench.figures import Figures, minutes
 from bench.run import POSTGRES, SQLITE
 from bench.run import run as run_on
-from bench.sites.local_engine import address_of
+from bench.sites.local_broker import address_of
 from bench.sizes import QUICK, Sizes, scaled
 from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.errors import Invalid
@@ -21,14 +21,14 @@ from mainspring.core.model.cluster.coordination import STORE
 
 STORES = (SQLITE, POSTGRES)
 _SHORTEST_SOAK = 20
-#: What an address says of how an engine is used. What else is there can be a password.
+#: What an address says of how an broker is used. What else is there can be a password.
 _SHOWN = ("kind", "topics", "partitions")
 
 
 def run(
-    name: str, stores: Sequence[str], sizes: Sizes, only: Sequence[str], *, as_json: bool, engines: Sequence[str] = ()
+    name: str, stores: Sequence[str], sizes: Sizes, only: Sequence[str], *, as_json: bool, brokers: Sequence[str] = ()
 ) -> int:
-    """Measure a suite, on each store with each of the engines. The exit status: 0, or 1 when something that was
+    """Measure a suite, on each store with each of the brokers. The exit status: 0, or 1 when something that was
     measured went wrong."""
     chosen = suite.choose(name, only, quick=sizes.quick)
     # With --json nothing but the object goes to stdout.
@@ -39,20 +39,20 @@ def run(
     shown = " and ".join(map(hide_secrets, stores))
     console.print(f"{', '.join(item.name for item in chosen)} on {shown}: about {minutes(expected)}", markup=False)
     results: dict[str, Figures] = {}
-    for store, engine in [(store, engine) for store in stores for engine in engines or (STORE,)]:
+    for store, broker in [(store, broker) for store in stores for broker in brokers or (STORE,)]:
         try:
-            with console.status("") as status, address_of(engine) as address:
+            with console.status("") as status, address_of(broker) as address:
                 sized = msgspec.structs.replace(sizes, dispatch=address)
                 figures = asyncio.run(run_on(store, sized, chosen, _teller(console, status.update)))
         except asyncio.CancelledError:
             return 128 + signal.SIGTERM
         figures["machine"] = facts
-        if engine != STORE:
-            figures["store"] = f"{figures['store']} fed by {engine_name(engine)}"
+        if broker != STORE:
+            figures["store"] = f"{figures['store']} fed by {broker_name(broker)}"
         results[str(figures["store"])] = figures
         console.print(_durability(figures))
         console.print(report.table(figures))
-    if len(engines) > 1:
+    if len(brokers) > 1:
         console.print(report.side_by_side(results))
     if as_json:
         whole: object = next(iter(results.values())) if len(results) == 1 else results
@@ -98,7 +98,7 @@ def _teller(console: Console, update: Callable[[str], None]) -> Callable[[str], 
     return update if console.is_terminal else lambda words: console.print(words, markup=False)
 
 
-def engine_name(url: str) -> str:
+def broker_name(url: str) -> str:
     """Which one, and how it is used, without where it is. Of its options those that are no secret."""
     scheme, _, rest = url.partition("://")
     options = rest.partition("?")[2].split("&")

@@ -17,7 +17,7 @@ from bench.api.submit import compare
 from bench.engine.full_cycle import LostOrDoubled
 from bench.figures import median_of_rounds, number, percentile, spread
 from bench.report import ROWS, limits, verdict
-from bench.sites import local_engine
+from bench.sites import local_broker
 from bench.sizes import PAYLOAD, QUICK, Sizes, scaled
 from bench.stamps import Stamps
 from bench.tasks import RECORD, app
@@ -104,7 +104,7 @@ def test_a_broker_named_without_an_address_is_started_for_the_benchmark(
 
 def test_a_server_started_for_the_benchmark_stops_afterwards(address_of: Callable[[str], str]) -> None:
     address_of("redis")
-    with local_engine.address_of("redis") as address, redis.Redis.from_url(address) as client:
+    with local_broker.address_of("redis") as address, redis.Redis.from_url(address) as client:
         assert client.ping()
     with redis.Redis.from_url(address) as client, pytest.raises(redis.ConnectionError):
         client.ping()
@@ -122,10 +122,10 @@ def test_capacity_counts_with_the_size_of_the_payload_that_is_measured() -> None
 def test_outside_of_a_checkout_a_broker_needs_an_address(tmp_path: Path) -> None:
     with (
         pytest.raises(Invalid, match=r"kafka can be started from a checkout only.*give its address"),
-        local_engine.address_of("kafka", tmp_path),
+        local_broker.address_of("kafka", tmp_path),
     ):
         pass
-    with local_engine.address_of("kafka://a", tmp_path) as address:
+    with local_broker.address_of("kafka://a", tmp_path) as address:
         assert address == "kafka://a"
 
 
@@ -134,7 +134,7 @@ def test_a_broker_that_cannot_be_started_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "tools/services/__main__.py").write_text("import sys; sys.exit('no such package\\nand more')")
     with (
         pytest.raises(Invalid, match=r"kafka cannot be started here: no such package \("),
-        local_engine.address_of("kafka", tmp_path),
+        local_broker.address_of("kafka", tmp_path),
     ):
         pass
 
@@ -149,7 +149,7 @@ def test_a_broker_that_cannot_be_started_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_the_name_of_a_broker_has_no_secrets(broker: str, shown: str) -> None:
-    assert command.engine_name(broker) == shown
+    assert command.broker_name(broker) == shown
 
 
 @pytest.mark.slow

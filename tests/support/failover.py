@@ -1,7 +1,7 @@
 """Measure how late ticks are when a scheduler is killed, frozen or stopped, or its coordinator is away.
 
-python -m tests.support.failover --engine etcd --fault kill --repeat 10
-python -m tests.support.failover --engine etcd --fault away      # all nodes of the coordinator, for a minute
+python -m tests.support.failover --coordinator etcd --fault kill --repeat 10
+python -m tests.support.failover --coordinator etcd --fault away      # all nodes of the coordinator, for a minute
 """
 
 import argparse
@@ -55,18 +55,18 @@ def throwaway(kind: type[Ensemble]) -> Iterator[Ensemble]:
 
 
 @contextmanager
-def address_of(engine: str) -> Iterator[str]:
+def lend_address(coordinator: str) -> Iterator[str]:
     """The address of a server in ``tools/services``, of one with its default settings, or ``store``."""
-    if engine in STOCK:
-        with throwaway(STOCK[engine]) as ensemble:
+    if coordinator in STOCK:
+        with throwaway(STOCK[coordinator]) as ensemble:
             yield ensemble.address()
     else:
-        yield engine if engine == "store" else ensure(engine)
+        yield coordinator if coordinator == "store" else ensure(coordinator)
 
 
-async def measure(engine: str, fault: str, repeat: int) -> dict[str, object]:
+async def measure(coordinator: str, fault: str, repeat: int) -> dict[str, object]:
     metrics: list[RunMetrics] = []
-    with address_of(engine) as address:
+    with lend_address(coordinator) as address:
         async with cluster(ensure("postgres"), address) as found:
             for number in range(repeat):
                 # A random moment between two renewals.
@@ -78,7 +78,7 @@ async def measure(engine: str, fault: str, repeat: int) -> dict[str, object]:
             ticks = await found.ticks()
     moved, latest = (sorted(getattr(figure, name) for figure in metrics) for name in ("moved", "latest"))
     return {
-        "engine": engine,
+        "coordinator": coordinator,
         "fault": fault,
         "repetitions": repeat,
         "moved_p50": round(moved[len(moved) // 2], 2),
@@ -107,12 +107,12 @@ async def outage(found: Cluster, ensemble: Ensemble, seconds: float = 0, runs: i
     return Outage(worked=worked, back=back, ticks=await found.ticks())
 
 
-async def measure_outage(engine: str, seconds: float) -> dict[str, object]:
-    with throwaway(BREAKABLE[engine]) as ensemble:
+async def measure_outage(coordinator: str, seconds: float) -> dict[str, object]:
+    with throwaway(BREAKABLE[coordinator]) as ensemble:
         async with cluster(ensure("postgres"), ensemble.address()) as found:
             metrics = await outage(found, ensemble, seconds)
     return {
-        "engine": engine,
+        "coordinator": coordinator,
         "away": seconds,
         "worker_seconds_for_200_runs": round(metrics.worked, 2),
         "fires_again_after": round(metrics.back, 2),
@@ -120,10 +120,10 @@ async def measure_outage(engine: str, seconds: float) -> dict[str, object]:
     }
 
 
-async def measure_leader(engine: str, fault: str, repeat: int) -> dict[str, object]:
+async def measure_leader(coordinator: str, fault: str, repeat: int) -> dict[str, object]:
     """Kill or freeze the leader of the coordinator, let it return, and measure the latest tick each time."""
     latest: list[float] = []
-    with throwaway((BREAKABLE | STOCK)[engine]) as ensemble:
+    with throwaway((BREAKABLE | STOCK)[coordinator]) as ensemble:
         async with cluster(ensure("postgres"), ensemble.address()) as found:
             for number in range(repeat):
                 begun = int(time.time()) * SECOND
@@ -139,7 +139,7 @@ async def measure_leader(engine: str, fault: str, repeat: int) -> dict[str, obje
             ticks = await found.ticks()
     latest.sort()
     return {
-        "engine": engine,
+        "coordinator": coordinator,
         "fault": fault,
         "repetitions": repeat,
         "latest_p50": round(latest[len(latest) // 2], 2),
@@ -162,7 +162,9 @@ def leads(ensemble: Ensemble, node: Node) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--engine", default="store", help="store, redis, etcd, zookeeper, etcd-stock, zookeeper-stock")
+    parser.add_argument(
+        "--coordinator", default="store", help="store, redis, etcd, zookeeper, etcd-stock, zookeeper-stock"
+    )
     parser.add_argument(
         "--fault", default="kill", choices=["kill", "stop", "leave", "away", "kill-leader", "stop-leader"]
     )
@@ -170,11 +172,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="how long the coordinator is away")
     arguments = parser.parse_args()
     if arguments.fault == "away":
-        found = asyncio.run(measure_outage(arguments.engine, arguments.seconds))
+        found = asyncio.run(measure_outage(arguments.coordinator, arguments.seconds))
     elif arguments.fault.endswith("-leader"):
-        found = asyncio.run(measure_leader(arguments.engine, arguments.fault, arguments.repeat))
+        found = asyncio.run(measure_leader(arguments.coordinator, arguments.fault, arguments.repeat))
     else:
-        found = asyncio.run(measure(arguments.engine, arguments.fault, arguments.repeat))
+        found = asyncio.run(measure(arguments.coordinator, arguments.fault, arguments.repeat))
     sys.stdout.write(json.dumps(found) + "\n")
 
 

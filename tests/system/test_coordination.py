@@ -14,11 +14,11 @@ pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(900)
 large = pytest.mark.skipif(os.environ.get("LARGE_TESTS") != "1", reason="LARGE_TESTS=1 runs it")
 
 
-@pytest.mark.parametrize("engine", OUTSIDE)
+@pytest.mark.parametrize("coordinator", OUTSIDE)
 async def test_other_schedulers_take_over_the_shards_of_a_killed_one(
-    engine: str, address_of: Callable[[str], str], postgres_dsn: str
+    coordinator: str, address_of: Callable[[str], str], postgres_dsn: str
 ) -> None:
-    async with cluster(postgres_dsn, address_of(engine), schedulers=2, crons=20) as found:
+    async with cluster(postgres_dsn, address_of(coordinator), schedulers=2, crons=20) as found:
         # docs/operate/coordination.md has how long this takes.
         await found.end(next(iter(found.schedulers)), "kill")
         ticks = await found.ticks()
@@ -27,12 +27,14 @@ async def test_other_schedulers_take_over_the_shards_of_a_killed_one(
 
 
 # Measured by python -m tests.support.failover --fault away.
-@pytest.mark.parametrize("engine", ["etcd", pytest.param("redis", marks=large), pytest.param("zookeeper", marks=large)])
+@pytest.mark.parametrize(
+    "coordinator", ["etcd", pytest.param("redis", marks=large), pytest.param("zookeeper", marks=large)]
+)
 async def test_an_outage_of_the_coordinator_delays_ticks_but_loses_none_and_workers_continue(
-    engine: str, address_of: Callable[[str], str], postgres_dsn: str
+    coordinator: str, address_of: Callable[[str], str], postgres_dsn: str
 ) -> None:
-    address_of(engine)  # Skips the test if it is not installed.
-    with throwaway(BREAKABLE[engine]) as ensemble:
+    address_of(coordinator)  # Skips the test if it is not installed.
+    with throwaway(BREAKABLE[coordinator]) as ensemble:
         async with cluster(postgres_dsn, ensemble.address(), schedulers=2, crons=20) as found:
             ticks = (await outage(found, ensemble, runs=20)).ticks
     assert ticks.latest > 1

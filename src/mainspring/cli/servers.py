@@ -6,7 +6,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Profile, store_settings
+from mainspring.cli.client.command import Profile
+from mainspring.cli.client.target import store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.settings import Settings

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.client.target import Profile, store_settings
+from mainspring.cli.client.command import Profile
+from mainspring.cli.client.target import store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, echo_json
 from mainspring.config.backups import promote_standby

@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output, build_table, format_span, make_console, shorten
 from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 from mainspring.core.model.base.headline import find_headline

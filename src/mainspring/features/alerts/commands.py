@@ -5,7 +5,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, decode_answer, quote_segment
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer, quote_segment
 from mainspring.cli.client.waiting import wait_for
 from mainspring.cli.output import Output
 from mainspring.core.model.base.headline import find_headline

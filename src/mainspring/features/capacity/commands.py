@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mainspring.cli.bench import load_benchmark
-from mainspring.cli.client.target import Profile, store_settings
+from mainspring.cli.client.command import Profile
+from mainspring.cli.client.target import store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.core.model.base.errors import Invalid

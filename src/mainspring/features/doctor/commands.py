@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from mainspring.cli import logs
-from mainspring.cli.client.target import Profile, store_settings
+from mainspring.cli.client.command import Profile
+from mainspring.cli.client.target import store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, echo_json, make_console
 from mainspring.config.health import examine

@@ -11,7 +11,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer
 from mainspring.cli.output import Output, print_details
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import SECOND, Micros, parse_duration

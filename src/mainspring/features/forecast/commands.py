@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.cli.client.target import Profile, open_runtime, store_settings
+from mainspring.cli.client.command import Profile
+from mainspring.cli.client.target import open_runtime, store_settings
 from mainspring.cli.options import Application, Config, Store, load_application
 from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.runtime import system_time

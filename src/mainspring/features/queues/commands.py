@@ -6,7 +6,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, decode_answer, quote_segment
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer, quote_segment
 from mainspring.cli.each import act_on_each
 from mainspring.cli.fields import Yes
 from mainspring.cli.output import Output, confirm, format_span, print_details

@@ -9,7 +9,8 @@ import msgspec
 import typer
 
 from mainspring.cli.bulk import act_on_many
-from mainspring.cli.client.target import Client, Raw, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer
 from mainspring.cli.client.waiting import wait_for
 from mainspring.cli.each import act_on_each
 from mainspring.cli.fields import (

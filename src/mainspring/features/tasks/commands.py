@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, decode_answer, name_missing, quote_segment
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer, name_missing, quote_segment
 from mainspring.cli.output import Output, print_details
 
 group = typer.Typer(

@@ -6,7 +6,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, command, decode_answer, quote_segment
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer, quote_segment
 from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 from mainspring.core.model.base.instant import SECOND

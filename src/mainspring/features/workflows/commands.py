@@ -11,7 +11,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, decode_answer, name_missing
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer, name_missing
 from mainspring.cli.fields import Contains, Limit
 from mainspring.cli.output import Output, format_status, shorten
 from mainspring.core.model.base.errors import Invalid

@@ -10,14 +10,13 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from opentelemetry import context as contexts
 from opentelemetry import trace
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -42,6 +41,19 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.masking import masks
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.exposition import Exposition
+from mainspring.core.runtime.tracing.attributes import (
+    FROM_ELSEWHERE,
+    RECORDED,
+    Attributes,
+    build_error_status,
+    build_exception,
+    build_link,
+    describe_messaging,
+    describe_run,
+    encode_attribute,
+    serialize_shared,
+    share_attributes,
+)
 from mainspring.core.runtime.tracing.sender import Sender
 
 if TYPE_CHECKING:
@@ -50,11 +62,8 @@ if TYPE_CHECKING:
 #: Up to this many runs of one submit share its trace. In a larger submit, each run is sampled separately and has its
 #: own trace, with a link.
 TOGETHER = 100
-_LONGEST_ERROR = 4_000
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _FAILED = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
-#: Flags of a recorded span, and of one whose parent may be in another process.
-_RECORDED, _FROM_ELSEWHERE = 0x101, 0x301
 #: The decision not to record was made here; nested code need not decide again.
 _UNRECORDED = trace.set_span_in_context(
     NonRecordingSpan(SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))), contexts.Context()
@@ -62,7 +71,6 @@ _UNRECORDED = trace.set_span_in_context(
 
 #: A trace id, and the id of a span in that trace.
 Ids: TypeAlias = tuple[int, int]
-Attributes: TypeAlias = tuple[tuple[str, str | int], ...]
 
 
 class _Sending(msgspec.Struct):
@@ -93,7 +101,7 @@ class Submitting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        status = None if error is None else _broken(masks.everything(str(error)))
+        status = None if error is None else build_error_status(masks.everything(str(error)))
         ended = self._clock.now()
         for sent in self._sent:
             self._tracing.record(
@@ -103,11 +111,13 @@ class Submitting:
     def add(self, runs: Sequence[NewRun], parent: Ids | None, links: Sequence[Ids] = ()) -> Ids:
         first = runs[0]
         if len(runs) == 1:
-            same = _share_attributes(f"submit {first.task}", "send", "submit", first.task, first.queue, first.tenant)
+            same = share_attributes(f"submit {first.task}", "send", "submit", first.task, first.queue, first.tenant)
             own: Attributes = (("messaging.message.id", first.id),)
         else:
             own = (("messaging.batch.message_count", len(runs)),)
-            same = _same(f"submit {len(runs)} runs", Span.SPAN_KIND_PRODUCER, _messaging("send", "submit", first.queue))
+            same = serialize_shared(
+                f"submit {len(runs)} runs", Span.SPAN_KIND_PRODUCER, describe_messaging("send", "submit", first.queue)
+            )
         ids = _new_ids(parent)
         self._sent.append(_Sending(same, ids, parent, own, links))
         return ids
@@ -167,15 +177,15 @@ class Tracing:
             trace_id=trace_id.to_bytes(16, "big"),
             span_id=span_id.to_bytes(8, "big"),
             parent_span_id=b"" if parent is None else parent[1].to_bytes(8, "big"),
-            flags=_RECORDED if parent is None else _FROM_ELSEWHERE,
+            flags=RECORDED if parent is None else FROM_ELSEWHERE,
             start_time_unix_nano=max(start, 0) * 1_000,
             end_time_unix_nano=max(end, start, 0) * 1_000,
-            attributes=[_written(*one) for one in own],
-            links=[_link(*one) for one in links],
+            attributes=[encode_attribute(*one) for one in own],
+            links=[build_link(*one) for one in links],
             status=status,
         )
         if error:
-            span.events.append(_exception(error, max(end, start, 0)))
+            span.events.append(build_exception(error, max(end, start, 0)))
         span.MergeFromString(same)
         self.sender.put(ScopeSpans(spans=[span]).SerializeToString())
 
@@ -251,7 +261,7 @@ class Tracing:
 
     def _attempt(self, held: HeldRun, completion: Completion, found: Ids, came_at: Instant, ended_at: Instant) -> None:
         self._first(held, completion, found, came_at)
-        same = _share_attributes(
+        same = share_attributes(
             f"process {held.task}",
             "process",
             "process",
@@ -266,13 +276,13 @@ class Tracing:
         error, status = "", None
         if completion.outcome in _FAILED:
             error = masks.everything(completion.error or completion.reason).strip()
-            status = _broken(error.rpartition("\n")[2])
+            status = build_error_status(error.rpartition("\n")[2])
         given_back = held.fence if completion.outcome is Outcome.RELEASED else None
         self.record(
             same,
             (found[0], span_of_attempt(held.id, held.attempt, given_back)),
             found,
-            (*_own(held), ("mainspring.waited_ms", waited // MILLISECOND)),
+            (*describe_run(held), ("mainspring.waited_ms", waited // MILLISECOND)),
             came_at,
             ended_at,
             # A link to the previous attempt.
@@ -290,8 +300,8 @@ class Tracing:
         if held.policy.trace or held.attempt - held.lost > 1 or not counts:
             return
         waited = max(held.started_at - held.due, 0)
-        same = _share_attributes(f"tick of {held.task}", "create", "tick", held.task, held.queue, held.tenant)
-        self.record(same, found, None, _own(held), came_at - waited, came_at)
+        same = share_attributes(f"tick of {held.task}", "create", "tick", held.task, held.queue, held.tenant)
+        self.record(same, found, None, describe_run(held), came_at - waited, came_at)
 
     def given(self, held: HeldRun) -> str:
         """Return the ``traceparent`` for a worker that records its attempts itself.
@@ -340,9 +350,9 @@ class Tracing:
             )
             if status is not None:
                 attributes += (("http.response.status_code", status),)
-            same = _same(f"{method} {path}", Span.SPAN_KIND_SERVER, attributes)
+            same = serialize_shared(f"{method} {path}", Span.SPAN_KIND_SERVER, attributes)
             broken = status is None or status >= 500
-            self.record(same, ids, parent, (), began, clock.now(), status=_broken("") if broken else None)
+            self.record(same, ids, parent, (), began, clock.now(), status=build_error_status("") if broken else None)
 
 
 @contextmanager
@@ -359,68 +369,6 @@ def standing(context: "contexts.Context") -> Iterator[None]:
 def get_tracing(endpoint: str, ratio: float, service: str, version: str) -> Tracing:
     """Return the tracing object, one per process for all its runtimes."""
     return Tracing(endpoint, ratio, service, version)
-
-
-@lru_cache(1_000)
-def _same(name: str, kind: Span.SpanKind.ValueType, attributes: Attributes) -> bytes:
-    """Serialize the part that many spans share."""
-    same: bytes = Span(name=name, kind=kind, attributes=[_written(*one) for one in attributes]).SerializeToString()
-    return same
-
-
-@lru_cache(1_000)
-def _share_attributes(
-    name: str, kind: str, operation: str, task: str, queue: str, tenant: str, *more: tuple[str, str | int]
-) -> bytes:
-    about: Attributes = (("mainspring.task", task), ("mainspring.tenant", tenant))
-    side = Span.SPAN_KIND_CONSUMER if kind == "process" else Span.SPAN_KIND_PRODUCER
-    return _same(name, side, (*_messaging(kind, operation, queue), *about, *more))
-
-
-def _messaging(kind: str, operation: str, queue: str) -> Attributes:
-    """Return attributes by OpenTelemetry's conventions for messaging."""
-    return (
-        ("messaging.system", "mainspring"),
-        ("messaging.operation.type", kind),
-        ("messaging.operation.name", operation),
-        ("messaging.destination.name", queue),
-    )
-
-
-def _own(held: HeldRun) -> Attributes:
-    """Return the attributes that only this run has."""
-    run: Attributes = (("messaging.message.id", held.id),)
-    return run if held.job_id is None else (*run, ("mainspring.job_id", held.job_id))
-
-
-def _written(name: str, value: str | int) -> KeyValue:
-    return KeyValue(
-        key=name, value=AnyValue(int_value=value) if isinstance(value, int) else AnyValue(string_value=value)
-    )
-
-
-def _link(trace_id: int, span_id: int) -> Span.Link:
-    return Span.Link(trace_id=trace_id.to_bytes(16, "big"), span_id=span_id.to_bytes(8, "big"), flags=_FROM_ELSEWHERE)
-
-
-def _exception(text: str, at: Instant) -> Span.Event:
-    last = text.rpartition("\n")[2]
-    kind, _, message = last.partition(": ")
-    attributes: Attributes = (
-        ("exception.type", _text(kind)),
-        ("exception.message", _text((message or last)[:_LONGEST_ERROR])),
-        ("exception.stacktrace", _text(text[-_LONGEST_ERROR:])),
-    )
-    return Span.Event(name="exception", time_unix_nano=at * 1_000, attributes=[_written(*one) for one in attributes])
-
-
-def _broken(why: str) -> Status:
-    return Status(code=Status.STATUS_CODE_ERROR, message=_text(why[:_LONGEST_ERROR]))
-
-
-def _text(text: str) -> str:
-    """Replace invalid characters (lone surrogates), which cannot be serialized."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _new_ids(parent: Ids | None) -> Ids:

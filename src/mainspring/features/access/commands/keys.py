@@ -5,7 +5,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, ItemPage, command, decode_answer, quote_segment
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, ItemPage, decode_answer, quote_segment
 from mainspring.cli.output import Output
 from mainspring.core.model.access.access import DEFAULT_TENANT, Role
 from mainspring.core.model.base.errors import Invalid, NotFound

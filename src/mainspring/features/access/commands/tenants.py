@@ -6,7 +6,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, ItemPage, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, ItemPage, decode_answer
 from mainspring.cli.output import Output
 from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 from mainspring.core.model.runs.retention import CLASSES, check_class

@@ -14,7 +14,8 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 import mainspring
-from mainspring.cli.client.target import Profile, store_settings
+from mainspring.cli.client.command import Profile
+from mainspring.cli.client.target import store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, build_table, echo_json, make_console
 from mainspring.config.backups import open_store, restore_backup, take_backup, verify_backup

@@ -6,7 +6,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, Raw, command, decode_answer, name_missing, quote_segment
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer, name_missing, quote_segment
 from mainspring.cli.fields import Yes
 from mainspring.cli.output import Output, confirm, print_details
 from mainspring.core.model.base.errors import Conflict, Invalid

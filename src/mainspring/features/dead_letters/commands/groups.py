@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from mainspring.cli import exits
-from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, read_payload
 from mainspring.cli.output import Output, confirm
 from mainspring.cli.tables.runs import RunDetails as Run

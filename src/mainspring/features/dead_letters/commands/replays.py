@@ -7,7 +7,8 @@ import msgspec
 import typer
 
 from mainspring.cli import exits
-from mainspring.cli.client.target import Client, Raw, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer
 from mainspring.cli.fields import Limit
 from mainspring.cli.output import Output, format_status, print_details
 from mainspring.core.model.base.instant import SECOND, Micros

@@ -6,7 +6,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output
 from mainspring.core.model.base.instant import from_datetime, isoformat
 from mainspring.core.model.schedules.cron.zone import load_zone

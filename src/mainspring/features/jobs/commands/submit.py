@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.client.waiting import wait_for
 from mainspring.cli.fields import (
     Payload,

@@ -6,7 +6,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer
 from mainspring.cli.output import Output
 from mainspring.features.jobs.commands.group import Job, group
 

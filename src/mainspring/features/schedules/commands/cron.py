@@ -8,19 +8,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import (
-    ConfigOf,
-    Key,
-    Profile,
-    StoreOf,
-    Target,
-    Tenant,
-    Url,
-    choose_target,
-    connect,
-    decode_answer,
-    quote_segment,
-)
+from mainspring.cli.client.command import ConfigOf, Key, Profile, StoreOf, Tenant, Url
+from mainspring.cli.client.target import Target, choose_target, connect, decode_answer, quote_segment
 from mainspring.cli.output import AsJson, build_table, echo_json, format_distance, make_console
 from mainspring.config.runtime import system_time
 from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant, to_datetime

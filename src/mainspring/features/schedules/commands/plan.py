@@ -11,18 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.cli.client.target import (
-    Client,
-    ConfigOf,
-    Key,
-    Profile,
-    StoreOf,
-    Target,
-    Url,
-    choose_target,
-    connect,
-    decode_answer,
-)
+from mainspring.cli.client.command import ConfigOf, Key, Profile, StoreOf, Url
+from mainspring.cli.client.target import Client, Target, choose_target, connect, decode_answer
 from mainspring.cli.exits import PARTLY
 from mainspring.cli.options import Application, load_application, load_module, load_settings
 from mainspring.cli.output import AsJson, echo_json, make_console

@@ -2,7 +2,8 @@
 
 import typer
 
-from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.fields import Contains, Limit, Queue, Status, Tag, Task
 from mainspring.cli.output import Output, format_status
 from mainspring.cli.tables.jobs import JobDetails

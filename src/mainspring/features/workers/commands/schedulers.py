@@ -3,7 +3,8 @@
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.instant import MILLISECOND
 

@@ -6,7 +6,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, decode_answer
+from mainspring.cli.client.command import command
+from mainspring.cli.client.target import Client, Raw, decode_answer
 from mainspring.cli.draining import request_drain, wait_for_exit
 from mainspring.cli.each import act_on_each
 from mainspring.cli.output import Output

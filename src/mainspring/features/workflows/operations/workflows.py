@@ -30,7 +30,13 @@ from mainspring.core.model.workflows.workflow import (
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Page as Found
-from mainspring.core.ports.storage.catalog import Reads, RunFilter
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.features.workflows.operations.summaries import (
+    get_workflow_id,
+    get_workflow_name,
+    read_chosen,
+    read_summary,
+)
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_run
 from mainspring.http.jobs.reading import check_key, explain_past_time
@@ -46,7 +52,6 @@ from mainspring.http.schemas.common import (
     Page,
     PageQuery,
     Request,
-    format_time,
     parse_cursor,
     parse_id,
     parse_ids,
@@ -68,8 +73,6 @@ from mainspring.http.search import Search
 workflows = Resource("Workflows")
 
 _PAGE = 1_000
-#: Nodes read for each workflow in a list, and workflows read at a time. Other requests need connections as well.
-_MAX_EXAMINED = 200
 _BATCH = 5
 
 
@@ -141,7 +144,7 @@ async def list_workflows(api: Api, call: Call[Empty, ListWorkflowsQuery]) -> Ans
     reads, limit = api.listed_by(call.principal), call.query.limit
     if call.query.ids is not None:
         ids = parse_ids(call.query, call.query.ids)
-        return Answer(200, Page(items=await _read_chosen(reads, call.principal.tenant, [RunId(one) for one in ids])))
+        return Answer(200, Page(items=await read_chosen(reads, call.principal.tenant, [RunId(one) for one in ids])))
     tenant = api.choose_listed(call.principal, call.query.tenant)
     wanted = RunFilter(tenant=tenant, tag=FIRST_TAG, text=call.query.text or "")
 
@@ -149,57 +152,15 @@ async def list_workflows(api: Api, call: Call[Empty, ListWorkflowsQuery]) -> Ans
         page = await reads.list_runs(wanted, None if after is None else RunId(after), limit)
         # Other runs may have the tag, too. Skip retries, so that a retried first node keeps the workflow's position.
         return Found(
-            [run for run in page.items if _get_workflow(run) is not None and run.replay_of is None], page.after
+            [run for run in page.items if get_workflow_id(run) is not None and run.replay_of is None], page.after
         )
 
     page = await Search(api.clock).fill(read, parse_cursor(call.query.cursor), limit)
     found = page.items
     items: list[WorkflowSummary] = []
     for start in range(0, len(found), _BATCH):
-        items += await asyncio.gather(*(_read_summary(reads, run) for run in found[start : start + _BATCH]))
+        items += await asyncio.gather(*(read_summary(reads, run) for run in found[start : start + _BATCH]))
     return Answer(200, render_page(items, page.after, limit))
-
-
-async def _read_chosen(reads: Reads, tenant: str | None, ids: list[RunId]) -> list[WorkflowSummary]:
-    """Return summaries of workflows by their ids, without unknown ones."""
-    found: list[WorkflowSummary] = []
-    for workflow in ids:
-        page, runs = await _read_newest_nodes(reads, tenant, workflow)
-        if runs:
-            first = min(runs, key=lambda run: (run.created_at, run.id))
-            found.append(_summarize(workflow, first, runs, more=page.after is not None))
-    return found
-
-
-async def _read_summary(reads: Reads, first: RunView) -> WorkflowSummary:
-    workflow = RunId(_get_workflow(first) or "")
-    page, runs = await _read_newest_nodes(reads, first.tenant, workflow)
-    return _summarize(workflow, first, runs, more=page.after is not None)
-
-
-async def _read_newest_nodes(reads: Reads, tenant: str | None, workflow: RunId) -> tuple[Found[RunView], list[RunView]]:
-    page = await reads.list_runs(RunFilter(tenant=tenant, tag=build_workflow_tag(workflow)), None, _MAX_EXAMINED)
-    return page, [run for run in page.items if _get_workflow(run) == workflow]
-
-
-def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bool) -> WorkflowSummary:
-    nodes = newest(runs)
-    states = [run.state for run in nodes.values()]
-    status = compute_state(states)
-    begun = [run.started_at for run in nodes.values() if run.started_at is not None]
-    ended = [run.finished_at for run in nodes.values() if run.finished_at is not None]
-    return WorkflowSummary(
-        workflow_id=workflow,
-        name=_get_name(first),
-        tenant=first.tenant,
-        created_at=isoformat(first.created_at),
-        status=None if more and status != "running" else status,
-        nodes=len(nodes),
-        more=more,
-        counts=dict(Counter(state.value for state in states)),
-        start_time=format_time(min(begun, default=None)),
-        end_time=None if more or status == "running" else format_time(max(ended, default=None)),
-    )
 
 
 @workflows.operation(
@@ -235,7 +196,7 @@ def _workflow_out(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
     some = next(iter(nodes.values()))
     return WorkflowOut(
         workflow_id=workflow,
-        name=_get_name(some),
+        name=get_workflow_name(some),
         status=compute_state(states),
         tenant=some.tenant,
         created_at=isoformat(min(run.created_at for run in nodes.values())),
@@ -304,7 +265,9 @@ async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Empty]) -> Answer
     if admitted.count < len(runs) and admitted.reason is not None:
         raise admitted.reason
     accepted = await api.jobs.submit_whole(runs)
-    return _created_out(RunId(call.path["id"]), _get_name(some), runs, accepted, await _list_warnings(api, runs))
+    return _created_out(
+        RunId(call.path["id"]), get_workflow_name(some), runs, accepted, await _list_warnings(api, runs)
+    )
 
 
 @workflows.operation(
@@ -405,11 +368,3 @@ def _created_out(
     }
     out = WorkflowMade(workflow_id=workflow, name=name, nodes=nodes, warnings=warnings)
     return Answer(201, out, {"location": f"/v1/workflows/{workflow}"})
-
-
-def _get_workflow(run: RunView) -> str | None:
-    return None if run.about is None else run.about.workflow
-
-
-def _get_name(run: RunView) -> str:
-    return "" if run.about is None else run.about.workflow_name

@@ -13,21 +13,21 @@ _CHECKOUT = Path(__file__).parents[2]
 _HINT = "give its address, such as redis://127.0.0.1:6379"
 
 
-def check_lendable(engine: str, checkout: Path = _CHECKOUT) -> None:
-    """Before anything is measured, and not when it is the engine's turn."""
+def check_lendable(broker: str, checkout: Path = _CHECKOUT) -> None:
+    """Before anything is measured, and not when it is the broker's turn."""
     if not (checkout / "tools/services/__main__.py").exists():
-        raise Invalid("--dispatch", f"{engine} can be started from a checkout only", _HINT)
+        raise Invalid("--dispatch", f"{broker} can be started from a checkout only", _HINT)
 
 
 @contextmanager
-def address_of(engine: str, checkout: Path = _CHECKOUT) -> Iterator[str]:
+def address_of(broker: str, checkout: Path = _CHECKOUT) -> Iterator[str]:
     """Yield the given address, or that of a fresh server, which ends with this process, even if it is killed."""
-    if engine not in NAMES:
-        yield engine
+    if broker not in NAMES:
+        yield broker
         return
-    check_lendable(engine, checkout)
+    check_lendable(broker, checkout)
     lender = subprocess.Popen(
-        [sys.executable, "-m", "tools.services", "lend", engine],
+        [sys.executable, "-m", "tools.services", "lend", broker],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -42,5 +42,5 @@ def address_of(engine: str, checkout: Path = _CHECKOUT) -> Iterator[str]:
         address = lender.stdout.readline().strip()
         if not address:
             why = lender.stderr.read().strip().partition("\n")[0]
-            raise Invalid("--dispatch", f"{engine} cannot be started here: {why}", _HINT)
+            raise Invalid("--dispatch", f"{broker} cannot be started here: {why}", _HINT)
         yield address
