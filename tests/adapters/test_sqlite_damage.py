@@ -45,6 +45,22 @@ def take_log_into_file(path: Path) -> None:
     connection.close()
 
 
+async def test_a_store_by_a_relative_path_stays_usable_in_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = SqliteStore(Path("store.db"), SystemClock())
+    await store.open()
+    try:
+        monkeypatch.chdir(other)
+        await store.submit([a_run()])
+        assert list(other.iterdir()) == []
+    finally:
+        await store.close()
+
+
 @pytest.mark.parametrize(
     "harm",
     [Path.unlink, replace, remove_log, truncate, overwrite],

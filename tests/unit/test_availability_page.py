@@ -90,7 +90,7 @@ def test_the_total_downtime_is_compared_with_99_99_percent() -> None:
         row[0]: row[1:] for row in (line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("|"))
     }
     shown = {name.strip(): [cell.strip() for cell in cells] for name, cells in found.items()}
-    for name, seconds in (("what mends itself", alone), ("with people", alone + people), ("99.99 %", allowed)):
+    for name, seconds in (("automatic recovery", alone), ("with people", alone + people), ("99.99 %", allowed)):
         assert number(shown[name][0]) == pytest.approx(seconds)
         assert number(shown[name][1]) == pytest.approx(100 - seconds / YEAR_SECONDS * 100, abs=0.00005)
     assert number(shown["left"][0]) == pytest.approx(allowed - alone - people)

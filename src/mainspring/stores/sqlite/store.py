@@ -63,7 +63,8 @@ class SqliteStore(
 
     def __init__(self, path: Path, clock: Clock, shards: int = 100) -> None:
         assert 0 < shards <= MAX_SHARDS
-        self.path = path
+        # A task may change the working directory of the process.
+        self.path = path = path.absolute()
         self.shards = shards
         self._time = SteadyTime(clock)
         self._guard = FileGuard(path)
