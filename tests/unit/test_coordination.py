@@ -61,10 +61,10 @@ def test_a_scheme_that_ends_in_s_enables_tls(scheme: str, port: int) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is no engine"),
-        ("consul://a", "is no engine"),
-        ("etcd:a", "is no engine"),
-        ("etcd://", "is no engine"),
+        ("", "names no known coordinator"),
+        ("consul://a", "names no known coordinator"),
+        ("etcd:a", "names no known coordinator"),
+        ("etcd://", "names no known coordinator"),
         ("etcd://a:0", "'a:0' is not a host with its port"),
         ("etcd://a:70000", "'a:70000' is not a host with its port"),
         ("etcd://a,,b", "'' is not a host with its port"),

@@ -123,8 +123,8 @@ async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Fin
     for url in dict.fromkeys(routes.values()):
         if url != STORE:
             mine = [queue for queue in queues if routes.get(queue, routes[OTHERS]) == url]
-            engine = make_dispatch(url, clock, HintCodec(b""))
-            findings.append(await check_broker(engine, clock, namespace, mine))
+            broker = make_dispatch(url, clock, HintCodec(b""))
+            findings.append(await check_broker(broker, clock, namespace, mine))
     return findings
 
 

@@ -7,32 +7,32 @@ from mainspring.core.ports.registry import Registry
 from mainspring.integrations.tls import build_tls_context
 
 
-def make_registry(engine: CoordinatorAddress, clock: Clock) -> Registry:
+def make_registry(address: CoordinatorAddress, clock: Clock) -> Registry:
     # Imported on use: most processes need none of the clients.
-    match engine.kind:
+    match address.kind:
         case "redis":
             try:
                 from mainspring.integrations.redis.coordination import RedisRegistry
             except ModuleNotFoundError as error:
                 hint = "pip install 'mainspring[redis]'"
                 raise Invalid("coordination", f"Redis needs the package {error.name}", hint) from error
-            return RedisRegistry(engine.url, clock)
+            return RedisRegistry(address.url, clock)
         case "etcd":
             from mainspring.integrations.etcd.coordination import EtcdRegistry
 
-            scheme = "http" if engine.tls is None else "https"
-            hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in engine.nodes]
+            scheme = "http" if address.tls is None else "https"
+            hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in address.nodes]
             endpoints = [f"{scheme}://{host}:{port}" for host, port in hosts]
             return EtcdRegistry(
                 endpoints,
                 clock,
-                root=engine.root,
-                credentials=engine.credentials,
-                tls=build_tls_context(engine.tls, "coordination"),
+                root=address.root,
+                credentials=address.credentials,
+                tls=build_tls_context(address.tls, "coordination"),
             )
         case _:
             from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
             from mainspring.integrations.zookeeper.session import Access
 
-            access = Access(credentials=engine.credentials, tls=build_tls_context(engine.tls, "coordination"))
-            return ZooKeeperRegistry(engine.nodes, access, root=engine.root)
+            access = Access(credentials=address.credentials, tls=build_tls_context(address.tls, "coordination"))
+            return ZooKeeperRegistry(address.nodes, access, root=address.root)

@@ -33,7 +33,7 @@ class EpochCheckedCoordinator:
         self._store = store
         self._registry = registry
         #: Members that were in the registry at the last renewal but have expired in the store, for good.
-        self._buried: frozenset[SessionId] = frozenset()
+        self._expired: frozenset[SessionId] = frozenset()
 
     async def start(self) -> None:
         await self._registry.open(await self._store.identity())
@@ -63,14 +63,14 @@ class EpochCheckedCoordinator:
                 await self._registry.exit(member)
             raise
         # In this order: members of the registry have joined the store before, so a member missing there has expired.
-        self._buried = view.members - set(known.members)
+        self._expired = view.members - set(known.members)
         held = {shard for shard, owner in view.owners.items() if owner == member}
         if strays := held - known.owned.keys():
             _log.warning("shards granted but epoch check failed, released", member=member, shards=len(strays))
             await self.give_up(member, strays)
         return Membership(
             now=known.now,
-            members=tuple(sorted(view.members - self._buried)),
+            members=tuple(sorted(view.members - self._expired)),
             owned={shard: epoch for shard, epoch in known.owned.items() if shard in held},
             first_end=known.first_end,
             lease=view.lease,
@@ -110,7 +110,7 @@ class EpochCheckedCoordinator:
         """
         for _ in range(_TRIES):
             view = await self._registry.look(member)
-            owners = taken(view.owners, view.members - self._buried, member, shards)
+            owners = taken(view.owners, view.members - self._expired, member, shards)
             if owners == view.owners or await self._registry.write(member, owners, view.version):
                 return [shard for shard in shards if owners[shard] == member]
         return []

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from mainspring.core.model.base.ids import RunId
@@ -24,10 +25,9 @@ class DeadHints:
     """Sends each broker the dead letters of its queues; an unavailable broker gets them when it is back."""
 
     def __init__(self, store: RunReading, brokers: Brokers) -> None:
-        self.buried = 0
         self._store = store
         self._brokers = brokers
-        self._waiting = {guarded: deque[DeadRun](maxlen=_WAITING) for guarded in brokers.all if guarded.buries}
+        self._waiting = {guarded: deque[DeadRun](maxlen=_WAITING) for guarded in brokers.all if guarded.takes_dead_runs}
 
     async def note(self, failed: Sequence[RunId]) -> None:
         """Queue copies of failed runs. Without a broker that can store them, nothing is looked up."""
@@ -42,9 +42,8 @@ class DeadHints:
     async def publish_dead(self) -> None:
         for guarded, waiting in self._waiting.items():
             while waiting:
-                dead = [waiting[place] for place in range(min(_BATCH, len(waiting)))]
+                dead = list(islice(waiting, _BATCH))
                 if not await guarded.publish_dead(dead):
                     break
                 for _ in dead:
                     waiting.popleft()
-                self.buried += len(dead)

@@ -170,7 +170,7 @@ class Dispatcher(TickingService):
             return
         if await guarded.publish(lost, again=True):
             self.republished += len(lost)
-            self.log.info("hints republished", queue=queue, runs=len(lost), broker=guarded.engine.kind)
+            self.log.info("hints republished", queue=queue, runs=len(lost), broker=guarded.broker.kind)
             self._repeated |= dict.fromkeys((hint.run for hint in lost), now)
             if len(hints) >= _SWEPT:
                 self._refilling.add(queue)

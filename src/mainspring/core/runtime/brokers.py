@@ -31,8 +31,8 @@ class GuardedBroker:
     not probed constantly.
     """
 
-    def __init__(self, engine: Broker, clock: Clock) -> None:
-        self.engine = engine
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self.broker = broker
         #: How often the breaker has opened.
         self.outages = 0
         #: Hints published because of a change, and because no worker had claimed their run …
@@ -64,7 +64,7 @@ class GuardedBroker:
 
     async def publish(self, hints: Sequence[Hint], *, again: bool = False) -> bool:
         """Publish hints; returns whether the broker has accepted them."""
-        if await self._ask(lambda: self.engine.publish(hints), wait=0) is None:
+        if await self._ask(lambda: self.broker.publish(hints), wait=0) is None:
             return False
         if again:
             self.republished += len(hints)
@@ -80,9 +80,9 @@ class GuardedBroker:
         def ask() -> Awaitable[list[HintDelivery]]:
             patience = 0 if self.away else wait
             if priority is None:
-                return self.engine.take(queue, limit, patience)
-            assert isinstance(self.engine, PriorityBroker)
-            return self.engine.take_priority(queue, priority, limit, patience)
+                return self.broker.take(queue, limit, patience)
+            assert isinstance(self.broker, PriorityBroker)
+            return self.broker.take_priority(queue, priority, limit, patience)
 
         found = await self._ask(ask, wait)
         if found is None:
@@ -93,35 +93,35 @@ class GuardedBroker:
     async def done(self, deliveries: Sequence[HintDelivery]) -> None:
         # An unavailable broker would not report it: some clients only buffer the call.
         if not self.away:
-            await self._ask(lambda: self.engine.done(deliveries), wait=0)
+            await self._ask(lambda: self.broker.done(deliveries), wait=0)
 
     async def depth(self, queue: str) -> int | None:
-        found = await self._ask(lambda: self.engine.depth(queue), wait=0)
+        found = await self._ask(lambda: self.broker.depth(queue), wait=0)
         return None if found is None else found[0]
 
     @property
     def by_datacenter(self) -> bool:
         """The broker can route hints by data center."""
-        return isinstance(self.engine, DatacenterBroker) and self.engine.by_datacenter
+        return isinstance(self.broker, DatacenterBroker) and self.broker.by_datacenter
 
     async def look(self) -> list[str]:
         """Return warnings about the broker's configuration that were not known yet."""
-        found = await self._ask(self.engine.warnings, wait=0)
+        found = await self._ask(self.broker.warnings, wait=0)
         if found is None:
             return []
         before, self.warned = self.warned, found[0]
         return [warning for warning in self.warned if warning not in before]
 
     @property
-    def buries(self) -> bool:
+    def takes_dead_runs(self) -> bool:
         """The broker can store dead letters."""
-        return isinstance(self.engine, DeadLetterBroker)
+        return isinstance(self.broker, DeadLetterBroker)
 
     async def publish_dead(self, dead: Sequence[DeadRun]) -> bool:
         """Send dead letters to the broker; returns whether it has accepted them."""
-        engine = self.engine
-        assert isinstance(engine, DeadLetterBroker)
-        return await self._ask(lambda: engine.publish_dead(dead), wait=0) is not None
+        broker = self.broker
+        assert isinstance(broker, DeadLetterBroker)
+        return await self._ask(lambda: broker.publish_dead(dead), wait=0) is not None
 
     async def _ask(self, call: Callable[[], Awaitable[Answer]], wait: Micros) -> tuple[Answer] | None:
         if not self.may_ask:
@@ -149,7 +149,7 @@ class GuardedBroker:
             self.outages += 1
             if self._clock.monotonic() - self._closed_at >= _STEADY:
                 self._pause = 0
-            _log.warning("broker unavailable, claiming from the store", broker=self.engine.kind, error=str(error))
+            _log.warning("broker unavailable, claiming from the store", broker=self.broker.kind, error=str(error))
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
         self._probe_at = self._clock.monotonic() + self._pause
 
@@ -157,7 +157,7 @@ class GuardedBroker:
         if not self._closed:
             self._closed = True
             self._closed_at = self._clock.monotonic()
-            _log.info("broker available again", broker=self.engine.kind)
+            _log.info("broker available again", broker=self.broker.kind)
 
 
 class Brokers:
@@ -178,7 +178,7 @@ class Brokers:
     @property
     def queues(self) -> list[str] | None:
         """The queues served by a broker. None: every queue except the named ones."""
-        return None if self._of.get("*") is not None else [queue for queue, engine in self._of.items() if engine]
+        return None if self._of.get("*") is not None else [queue for queue, broker in self._of.items() if broker]
 
     async def depths(self, queues: Iterable[str]) -> dict[str, int]:
         """Return the number of waiting hints per queue, where a broker serves the queue and answers."""
@@ -188,22 +188,22 @@ class Brokers:
 
     async def start(self) -> None:
         for guarded in self.all:
-            await guarded.engine.open(self._namespace)
+            await guarded.broker.open(self._namespace)
 
     async def stop(self) -> None:
         for guarded in self.all:
             with suppress(BrokerUnavailable):
-                await guarded.engine.close()
+                await guarded.broker.close()
 
     def named(self) -> dict[str, GuardedBroker]:
         """Return the brokers by kind. Not by address, which callers may not be allowed to see."""
         alone = len(self.all) == 1
-        return {one.engine.kind if alone else f"{one.engine.kind}-{n}": one for n, one in enumerate(self.all)}
+        return {one.broker.kind if alone else f"{one.broker.kind}-{n}": one for n, one in enumerate(self.all)}
 
     def health(self) -> dict[str, object]:
         """Return for each broker its state and its configuration warnings."""
         return {
-            name: {"state": "away" if one.away else "ok", "outages": one.outages, "refused": one.engine.refused}
+            name: {"state": "away" if one.away else "ok", "outages": one.outages, "refused": one.broker.refused}
             | ({"warnings": one.warned} if one.warned else {})
             for name, one in self.named().items()
         }

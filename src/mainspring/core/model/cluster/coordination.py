@@ -15,7 +15,7 @@ _PORTS = {"redis": 6379, "rediss": 6379, "etcd": 2379, "etcds": 2379, "zookeeper
 _WITH_TLS = {"rediss": "redis", "etcds": "etcd", "zookeepers": "zookeeper"}
 _HINT = "store, redis://host:6379/0, etcd://host:2379,host:2379 or zookeeper://host:2181,host:2181"
 _SHAPE = re.compile(
-    r"(?P<engine>[a-z]+)://(?:(?P<who>[^/@]*)@)?(?P<nodes>[^/?#]+)(?:/(?P<root>[^?#]*))?(?P<rest>[?#].*)?"
+    r"(?P<scheme>[a-z]+)://(?:(?P<who>[^/@]*)@)?(?P<nodes>[^/?#]+)(?:/(?P<root>[^?#]*))?(?P<rest>[?#].*)?"
 )
 _ROOT = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,9}")
 
@@ -38,10 +38,10 @@ def read_coordination(text: str, field: str = "coordination") -> CoordinatorAddr
     if text == STORE:
         return None
     found = _SHAPE.fullmatch(text)
-    if found is None or found["engine"] not in _PORTS:
+    if found is None or found["scheme"] not in _PORTS:
         # The error omits the value: it may contain a password.
-        raise Invalid(field, "is no engine that is known here", _HINT)
-    scheme = found["engine"]
+        raise Invalid(field, "names no known coordinator", _HINT)
+    scheme = found["scheme"]
     kind = _WITH_TLS.get(scheme, scheme)
     nodes = tuple(read_node(field, word.strip(), _PORTS[scheme]) for word in found["nodes"].split(","))
     root, who = found["root"] or "", found["who"]

@@ -13,7 +13,7 @@ _COUNTED: tuple[tuple[Metric, Callable[[GuardedBroker], int]], ...] = (
     (declared.REPUBLISHED, lambda one: one.republished),
     (declared.TAKEN, lambda one: one.taken),
     (declared.CLAIMED, lambda one: one.claimed),
-    (declared.REFUSED, lambda one: one.engine.refused),
+    (declared.REFUSED, lambda one: one.broker.refused),
     (declared.OUTAGES, lambda one: one.outages),
 )
 
