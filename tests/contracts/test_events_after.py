@@ -182,6 +182,20 @@ async def test_a_time_without_readers_is_reported_as_a_gap(harness: Harness, whe
         await follow(harness, positions[when])
 
 
+async def test_every_offset_before_the_last_deleted_event_is_reported_as_a_gap(harness: Harness) -> None:
+    positions = [await newest(harness)]
+    for _ in range(3):
+        await harness.submit(a_run())
+        positions.append((await follow(harness, positions[-1]))[1])
+    await acknowledge_all(harness)
+    await harness.advance(EVENTS_KEPT + MINUTE)
+    await harness.store.tidy()
+    for position in positions[:-1]:
+        with pytest.raises(NotFound):
+            await follow(harness, position)
+    assert await follow(harness, positions[-1]) == ([], positions[-1])
+
+
 async def test_no_gap_arises_while_another_reader_stays(harness: Harness) -> None:
     position = await newest(harness)
     await harness.store.attach_reader("other")

@@ -77,6 +77,15 @@ async def test_loads_are_read_by_tenant_and_queue(harness: Harness) -> None:
     assert await sampled("beta", None) == (0, False)
 
 
+async def test_the_lag_of_the_total_is_that_of_the_oldest_run_in_any_queue(harness: Harness) -> None:
+    await harness.submit(a_run(queue="old"))
+    await harness.advance(HOUR)
+    await harness.submit(a_run(queue="new"))
+    await sample(harness)
+    [load] = await loads(harness)
+    assert load.lag >= HOUR
+
+
 async def test_only_the_requested_minutes_have_loads(harness: Harness) -> None:
     at = [await sample(harness) for _ in range(3)]
 

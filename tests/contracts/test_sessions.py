@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import Demand, NewSession
-from tests.support.builders import a_run, a_worker, some_runs
+from tests.support.builders import a_limit, a_run, a_worker, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
 
@@ -130,6 +130,16 @@ async def test_a_heartbeat_returns_a_claimed_run_it_does_not_name_uncharged(harn
     assert (await harness.view(lost.id)).attempt == 0
     [again] = await harness.claim(worker)
     assert (again.id, again.attempt, again.lost) == (lost.id, 1, 0)
+
+
+async def test_a_heartbeat_returns_no_named_run_beside_one_with_a_limit(harness: Harness) -> None:
+    worker = await harness.worker()
+    known, lost = (a_run(limits=(a_limit(most=2),)) for _ in range(2))
+    await harness.submit(known, lost)
+    await harness.claim(worker)
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, [known.id], [], harness.last_claim(worker))
+    assert heartbeat.returned == 1
+    assert await harness.states([known, lost]) == [RunState.RUNNING, RunState.QUEUED]
 
 
 async def test_a_returned_run_keeps_its_place_in_the_queue(harness: Harness) -> None:
