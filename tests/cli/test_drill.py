@@ -82,7 +82,7 @@ def test_a_drill_passes_with_a_revoked_lease_and_with_a_killed_process(cluster: 
     done = cluster.run(lease)
     assert done.returncode == 0, (done, cluster.logs())
     words = [line.split("  ")[0] for line in done.stdout.splitlines()]
-    assert words == ["drill", "scheduler", "without an owner", "ticks", "late", "missed", "doubled"]
+    assert words == ["drill", "scheduler", "taken over by", "without an owner", "ticks", "late", "missed", "doubled"]
     assert all(process.poll() is None for process in cluster.schedulers)
 
     refused = cluster.run(kill, MAINSPRING_PRODUCTION="true")

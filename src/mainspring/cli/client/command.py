@@ -102,7 +102,7 @@ def command(
             json: bool,
             quiet: bool,
             utc: bool,
-            watch: bool = False,
+            repeated: bool = False,
             **own: Any,
         ) -> None:
             target = choose_target(profile, url, key, store, config, tenant)
@@ -110,7 +110,7 @@ def command(
             async def execute() -> None:
                 async with connect(target, makes_store=makes_store) as api:
                     out = Output(as_json=json, quiet=quiet, utc=utc, now=api.clock.now)
-                    if watch:
+                    if repeated:
                         await out.watch(lambda: called(api, out, **own), api.clock)
                     else:
                         await called(api, out, **own)
@@ -128,8 +128,9 @@ def command(
             _option("json", Json, False),
             _option("quiet", Quiet, False),
             _option("utc", Utc, False),
-            *([_option("watch", Watch, False)] if name in _WATCHABLE else []),
+            *([_option("repeated", Watch, False)] if name in _WATCHABLE else []),
         ]
+        assert not {one.name for one in own} & set(inspect.signature(run).parameters), f"{name} has an option of all"
         parameters = [*own, *shared]
         setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
