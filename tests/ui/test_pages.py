@@ -225,7 +225,7 @@ def test_a_failed_run_is_retried_with_another_payload(
     page.goto(f"runs/{ids['failed']}")
     expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("PermissionError")
     expect(page.locator(".timeline rect.is-error")).to_have_count(2)
-    expect(page.get_by_label("Result")).to_contain_text("Nothing")
+    expect(page.get_by_label("Result")).to_contain_text("No result")
     page.get_by_role("button", name="Retry run").first.click()
     page.locator("dialog[open]").get_by_role("button", name="Back").click()
     expect(page.locator("dialog[open]")).to_have_count(0)
