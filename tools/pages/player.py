@@ -169,7 +169,8 @@ class Player:
     def _bash(self, text: str, expected: int, *, only_stdout: bool) -> str:
         if not text.strip():
             return ""
-        script = f"set -e -o pipefail\n{self._load()}set -a\n{text}\nset +a; export -p > {self._variables}\n"
+        # Without pipefail, as in a terminal: `head` ends the command before it.
+        script = f"set -e\n{self._load()}set -a\n{text}\nset +a; export -p > {self._variables}\n"
         process = subprocess.Popen(
             ["bash", "-c", script],
             cwd=self._folder,
