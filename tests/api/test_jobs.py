@@ -155,7 +155,7 @@ async def test_the_same_idempotency_key_returns_the_same_job(client: httpx2.Asyn
     again = await create(client, idempotencyKey="k", payload=1)
     assert again["jobId"] == first["jobId"]
     other = await client.post("/v1/jobs", json={"task": "t", "idempotencyKey": "k", "payload": 2})
-    assert other.status_code == 409
+    assert (other.status_code, other.json()["existingId"]) == (409, first["jobId"])
     by_header = await client.post("/v1/jobs", json={"task": "t", "payload": 1}, headers={"idempotency-key": "k"})
     assert by_header.json()["jobId"] == first["jobId"]
 
@@ -294,6 +294,7 @@ async def test_strict_refuses_a_job_that_cannot_run_now(client: httpx2.AsyncClie
         refused = await client.post("/v1/jobs?strict=true", json=fields)
         assert refused.status_code == 409
         assert "no live worker serves queue 'default'" in refused.json()["detail"]
+        assert "existingId" not in refused.json()
         assert (await client.post("/v1/jobs?strict=true", json=fields | {"queue": "billing"})).status_code == 201
 
 
@@ -403,7 +404,7 @@ async def test_run_now_honors_the_idempotency_key(client: httpx2.AsyncClient, fi
     assert first.status_code == again.status_code == 201
     assert first.json()["runId"] == again.json()["runId"]
     other = await client.post(f"/v1/jobs/{job}/run", json={"payload": 2}, headers=headers)
-    assert other.status_code == 409
+    assert (other.status_code, other.json()["existingId"]) == (409, first.json()["runId"])
     bad = await client.post(f"/v1/jobs/{job}/run", headers={"idempotency-key": "x" * 201})
     assert bad.status_code == 400
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import Invalid, Limit, Mainspring, RunHandle
+from mainspring import Conflict, Invalid, Limit, Mainspring, RunHandle
 from mainspring.config.node import Node, Role
 from mainspring.core.model.base.instant import MINUTE, from_datetime
 from mainspring.core.model.runs.view import RunView
@@ -99,6 +99,17 @@ async def test_a_wrong_argument_is_rejected_and_named(site: Site) -> None:
 async def test_a_repeated_submit_makes_no_second_run(site: Site) -> None:
     first = await site.client.submit("send", {"user_id": 1}, unique="u")
     assert (await site.client.submit("send", {"user_id": 1}, unique="u")).id == first.id
+
+
+async def test_a_conflict_names_the_run_that_is_in_the_way(site: Site) -> None:
+    first = await site.client.submit("send", {"user_id": 1}, unique="u", delay="1h")
+    send = site.client.named("send")
+    with pytest.raises(Conflict) as alone:
+        await send.options(unique="u").submit(user_id=2)
+    assert alone.value.existing == first.id
+    with pytest.raises(Conflict) as batch:
+        await site.client.submit_many([send.prepare(user_id=3), send.options(unique="u").prepare(user_id=2)])
+    assert batch.value.existing == first.id
 
 
 async def test_a_task_of_the_program_itself_is_submitted_by_name() -> None:

@@ -42,6 +42,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     field: str = ""
     #: A correct value or the next step.
     hint: str = ""
+    existing_id: Annotated[
+        str, msgspec.Meta(description="The job or run that the request conflicts with, if there is one.")
+    ] = ""
     type: Annotated[
         str,
         msgspec.Meta(
@@ -110,7 +113,7 @@ def build_problem(error: Exception) -> tuple[Problem, dict[str, str]]:
         case NotFound():
             return Problem(title="Not found", status=404, detail=str(error)), {}
         case Conflict():
-            return Problem(title="Conflict", status=409, detail=str(error)), {}
+            return Problem(title="Conflict", status=409, detail=str(error), existing_id=error.existing), {}
         case Fenced():
             return (
                 Problem(

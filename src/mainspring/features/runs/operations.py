@@ -184,7 +184,7 @@ async def retry_run(api: Api, call: Call[RetryIn, Empty]) -> Answer:
     await api.admission.admit_run(call.principal, replay)
     accepted = await api.jobs.submit(replay)
     if accepted.conflict:
-        raise Conflict(f"this idempotency key was used for another request, {accepted.id}")
+        raise Conflict(f"this idempotency key was used for another request, {accepted.id}", accepted.id)
     out = RunMade(job_id=run.job_id or accepted.id, run_id=accepted.id, status=accepted.state.value)
     return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
 

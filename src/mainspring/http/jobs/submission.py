@@ -56,17 +56,17 @@ def read_key(fields: JobIn, header: str | None) -> str | None:
 
 
 def build_conflict(run: NewRun, answer: SubmitResult) -> Conflict:
-    """Build the conflict error. The id comes last, because clients parse it from there."""
+    """Build the error for a submission whose idempotency key or unique key belongs to another job."""
     if run.unique is not None and run.unique.otherwise == "reject":
-        return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}")
-    return Conflict(f"this idempotency key was used for another job, {answer.id}")
+        return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}", answer.id)
+    return Conflict(f"this idempotency key was used for another job, {answer.id}", answer.id)
 
 
 def answer_put(put: PutResult, status: int, warnings: list[str], closed_periods: ClosedPeriods | None = None) -> Answer:
     if put.outcome is PutOutcome.EXISTS:
-        raise Conflict(f"there is a job of this name, {put.job.id}")
+        raise Conflict(f"there is a job of this name, {put.job.id}", put.job.id)
     if put.outcome is PutOutcome.CONFLICT:
-        raise Conflict(f"this idempotency key was used for another job, {put.job.id}")
+        raise Conflict(f"this idempotency key was used for another job, {put.job.id}", put.job.id)
     return Answer(
         status, render_job(put.job, closed_periods, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"}
     )

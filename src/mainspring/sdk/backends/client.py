@@ -159,6 +159,6 @@ def _build_error(answer: httpx2.Response) -> MainspringError:
         case 404:
             return NotFound(detail)
         case 409:
-            return Conflict(detail)
+            return Conflict(detail, problem.existing_id)
         case _:
             return StoreUnavailable(f"the API answered {status}: {detail}")

@@ -73,7 +73,9 @@ class RemoteBackend:
             try:
                 made = await self._client.ask("POST", "/v1/jobs", JobOut, body=job, repeatable=True)
             except Conflict as error:
-                return [_read_conflict(str(error))]
+                if not error.existing:
+                    raise
+                return [_build_conflict(error.existing)]
             return [SubmitResult(RunId(made.job_id), RunState(made.status), True)]
         accepted: list[SubmitResult] = []
         if len(runs) > LARGEST_BATCH and any(run.after is not None for run in runs):
@@ -268,16 +270,17 @@ def _read_accepted(item: BatchItem) -> SubmitResult:
     problem = item.problem
     if problem is None:
         raise StoreUnavailable("the API said nothing of a job of the batch")
+    if problem.status == 409 and problem.existing_id:
+        return _build_conflict(problem.existing_id)
     if problem.status == 409:
-        return _read_conflict(problem.detail)
+        raise Conflict(problem.detail)
     if problem.status == 400:
         raise Invalid(problem.field or "job", problem.detail.removeprefix(f"{problem.field}: "), problem.hint)
     raise StoreUnavailable(problem.detail or problem.title)
 
 
-def _read_conflict(detail: str) -> SubmitResult:
-    """Read the id of the existing run from the last word of the error detail."""
-    return SubmitResult(RunId(detail.rpartition(" ")[2]), RunState.QUEUED, False, conflict=True)
+def _build_conflict(existing: str) -> SubmitResult:
+    return SubmitResult(RunId(existing), RunState.QUEUED, False, conflict=True)
 
 
 def _build_about(run: RunOut) -> About | None:

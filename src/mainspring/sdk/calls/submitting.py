@@ -192,9 +192,10 @@ class Submitting:
         handles: list[RunHandle[T]] = []
         for answer, call in zip(accepted, wanted, strict=True):
             if answer.conflict and isinstance(call.options.unique, str):
-                raise Conflict(f"unique key {call.options.unique!r} was used for something else, run {answer.id}")
+                reason = f"unique key {call.options.unique!r} was used for something else, run {answer.id}"
+                raise Conflict(reason, answer.id)
             if answer.conflict:
-                raise Conflict(f"its unique key is taken by run {answer.id}")
+                raise Conflict(f"its unique key is taken by run {answer.id}", answer.id)
             handles.append(RunHandle(cast("Mainspring", self), answer.id, answer.state, call.read, new=answer.new))
         return handles
 

@@ -32,7 +32,11 @@ class NotFound(MainspringError):
 
 
 class Conflict(MainspringError):
-    """The stored state does not allow the request."""
+    """The stored state does not allow the request. ``existing`` is the id of the object in the way, if there is one."""
+
+    def __init__(self, reason: str, existing: str = "") -> None:
+        super().__init__(reason)
+        self.existing = existing
 
 
 class Denied(MainspringError):

@@ -152,7 +152,7 @@ async def run_job(api: Api, call: Call[RunJobIn, Empty]) -> Answer:
     await api.admission.admit_run(call.principal, run)
     accepted = await api.jobs.submit(run)
     if accepted.conflict:
-        raise Conflict(f"this idempotency key was used for another request, {accepted.id}")
+        raise Conflict(f"this idempotency key was used for another request, {accepted.id}", accepted.id)
     out = RunMade(
         job_id=found.id,
         run_id=accepted.id,

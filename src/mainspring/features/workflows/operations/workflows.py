@@ -125,7 +125,7 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Empty]) -> Answer:
     if any(answer.conflict for answer in accepted) or len({answer.new for answer in accepted}) > 1:
         # Another workflow has this key. Runs that were just created for nodes which it lacks must not start.
         await api.jobs.cancel_runs([answer.id for answer in accepted if answer.new and not answer.conflict])
-        raise Conflict(f"this idempotency key was used for another request, {accepted[0].id}")
+        raise Conflict(f"this idempotency key was used for another request, {accepted[0].id}", accepted[0].id)
     if not accepted[0].new:
         first = (await api.store.seen_by(tenant).runs([accepted[0].id]))[0]
         if first is not None and first.about is not None and first.about.workflow is not None:
