@@ -27,6 +27,9 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     #: Runs that are submitted ahead of the workers in the full cycle.
     backlog: int = 20_000
     drain: int = 200_000
+    #: Runs of each policy, and plain runs before them.
+    policy_runs: int = 20_000
+    policy_warm_up: int = 2_000
     submit_seconds: float = 5
     submit_tasks: int = 64
     submit_batch: int = 1_000
@@ -65,6 +68,8 @@ QUICK = Sizes(
     warm_up=1.5,
     ceiling_seconds=3,
     drain=30_000,
+    policy_runs=3_000,
+    policy_warm_up=1_000,
     submit_seconds=0.8,
     idle_samples=60,
     idle_worker_seconds=5,
@@ -94,6 +99,8 @@ def scaled(sizes: Sizes, factor: float) -> Sizes:
         ceiling_seconds=max(0.3, sizes.ceiling_seconds * factor),
         backlog=less(sizes.backlog, 1_000),
         drain=less(sizes.drain, 500),
+        policy_runs=less(sizes.policy_runs, 100),
+        policy_warm_up=less(sizes.policy_warm_up, 20),
         submit_seconds=max(0.2, sizes.submit_seconds * factor),
         idle_samples=less(sizes.idle_samples, 10),
         idle_worker_seconds=max(0.3, sizes.idle_worker_seconds * factor),

@@ -17,6 +17,7 @@ from bench.engine import (
     herd,
     idle,
     idle_worker,
+    policies,
     soak,
     steady,
     submit,
@@ -37,6 +38,12 @@ ENGINE: tuple[Measurement, ...] = (
         estimate=full_cycle.estimate,
     ),
     Measurement(name="drain", what="drain of a full queue", measure=drain.measure, estimate=drain.estimate),
+    Measurement(
+        name="policies",
+        what="full cycle with limits, ordering keys, dependencies and unique keys",
+        measure=policies.measure,
+        estimate=policies.estimate,
+    ),
     Measurement(name="submit", what="submitting", measure=submit.measure, estimate=submit.estimate),
     Measurement(name="idle", what="idle latency", measure=idle.measure, estimate=idle.estimate),
     Measurement(

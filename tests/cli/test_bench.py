@@ -39,7 +39,9 @@ def bench(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
 
 @pytest.mark.slow
 def test_json_is_one_object_on_stdout_and_progress_goes_to_stderr(tmp_path: Path) -> None:
-    done = bench(tmp_path, "--store", str(tmp_path), "--json", "--only", "submit,drain,idle", "--scale", "0.02")
+    done = bench(
+        tmp_path, "--store", str(tmp_path), "--json", "--only", "submit,drain,policies,idle", "--scale", "0.02"
+    )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["store"] == "sqlite"
@@ -47,6 +49,12 @@ def test_json_is_one_object_on_stdout_and_progress_goes_to_stderr(tmp_path: Path
     assert figures["failed"] == {}
     for key in (
         "drain_jobs_per_s",
+        "policy_plain_jobs_per_s",
+        "policy_limit_jobs_per_s",
+        "policy_rate_jobs_per_s",
+        "policy_ordered_jobs_per_s",
+        "policy_dependent_jobs_per_s",
+        "policy_unique_jobs_per_s",
         "submit_single_jobs_per_s",
         "submit_concurrent_jobs_per_s",
         "submit_batch_jobs_per_s",
