@@ -16,8 +16,8 @@ import httpx2
 import pytest
 
 from mainspring.cli import output, top
-from mainspring.features.queues.commands import Queue
-from mainspring.features.workers.commands.workers import Worker
+from mainspring.http.schemas.queues import QueueOut
+from mainspring.http.schemas.workers import WorkerOut
 from tests.support.command_line import CommandResult, Site, running_site, wait_for_http
 from tests.support.processes import free_port
 from tests.support.waiting import DEADLINE_SECONDS, wait_until
@@ -442,12 +442,16 @@ def test_top_shows_one_frame(here: Here) -> None:
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_frame_of_top_fits_the_terminal(site: Site, width: int) -> None:
-    queue = Queue(name="q" * 30, queued=1_234_567, running=99, workers=0, lag_ms=9e9, rate_per_s=1_234.5, paused=False)
-    worker = Worker(
+    queue = QueueOut(
+        name="q" * 30, queued=1_234_567, running=99, workers=0, lag_ms=9e9, rate_per_s=1_234.5, paused=False
+    )
+    worker = WorkerOut(
         worker_id="1",
         name="a-host:1234",
         version="",
         started_at="",
+        lease_until="",
+        last_heartbeat_at="",
         running=3,
         draining=True,
         queues=("q" * 30, "b"),

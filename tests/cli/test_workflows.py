@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.tables.runs import Attempt
 from mainspring.features.runs.commands import _merge_polls
-from mainspring.features.workflows.commands import _Node, draw_layers
+from mainspring.features.workflows.commands import draw_layers
+from mainspring.http.schemas.runs import AttemptOut
+from mainspring.http.schemas.workflows import NodeOut
 from tests.support.command_line import Site, running_site
 
 FLOW = """
@@ -60,8 +61,14 @@ def test_a_fan_out_is_shown_with_the_times_of_the_whole(site: Site) -> None:
 
 
 def test_only_the_last_attempt_released_for_a_reason_is_shown() -> None:
-    def attempt(outcome: str, number: int, reason: str = "waits") -> Attempt:
-        return Attempt(number, outcome, "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", reason)
+    def attempt(outcome: str, number: int, reason: str = "waits") -> AttemptOut:
+        return AttemptOut(
+            attempt_number=number,
+            outcome=outcome,
+            start_time="2026-01-01T00:00:00Z",
+            end_time="2026-01-01T00:00:01Z",
+            reason=reason,
+        )
 
     look, loss = attempt("released", 1), attempt("lost", 1)
     again, other = attempt("released", 2), attempt("released", 2, "the worker left")
@@ -80,9 +87,12 @@ def test_an_error_in_a_workflow_file_names_its_field(site: Site, tmp_path: Path)
 
 
 def test_a_wide_layer_fits_a_terminal() -> None:
-    nodes = [_Node("top", "0", "succeeded")]
-    nodes += [_Node(f"part-{number}", "0", "queued" if number % 2 else "succeeded", ("top",)) for number in range(500)]
-    nodes += [_Node("x" * 200, "0", "blocked", tuple(node.name for node in nodes[1:]))]
+    def node(name: str, status: str, after: tuple[str, ...] = ()) -> NodeOut:
+        return NodeOut(name=name, run_id="0", status=status, task="t", queue="q", attempt_number=0, after=after)
+
+    nodes = [node("top", "succeeded")]
+    nodes += [node(f"part-{number}", "queued" if number % 2 else "succeeded", ("top",)) for number in range(500)]
+    nodes += [node("x" * 200, "blocked", tuple(one.name for one in nodes[1:]))]
     lines = list(draw_layers(nodes, 80))
     assert all(line.cell_len <= 80 for line in lines)
     assert lines[0].plain == "  1 │ ✓ top"

@@ -2,24 +2,13 @@
 
 import asyncio
 
-import msgspec
-
 from mainspring.cli.client.target import Client, Raw, decode_answer
 from mainspring.cli.output import Output
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.http.schemas.workers import WorkerOut, Workers
 
 _LOOK_EVERY = 500 * MILLISECOND
-
-
-class _Worker(msgspec.Struct, rename="camel"):
-    worker_id: str
-    name: str
-    running: int
-
-
-class _Workers(msgspec.Struct):
-    items: list[_Worker]
 
 
 async def request_drain(api: Client, text: str) -> tuple[Raw, str]:
@@ -51,5 +40,5 @@ async def wait_for_exit(api: Client, out: Output, worker: str) -> None:
         raise
 
 
-async def _list_alive(api: Client) -> list[_Worker]:
-    return decode_answer(await api.ask("GET", "/v1/workers"), _Workers).items
+async def _list_alive(api: Client) -> list[WorkerOut]:
+    return decode_answer(await api.ask("GET", "/v1/workers"), Workers).items

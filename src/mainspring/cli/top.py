@@ -25,8 +25,11 @@ from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.features.events.commands import EventLine
-from mainspring.features.queues.commands import Queue, Queues
-from mainspring.features.workers.commands.workers import Worker, Workers
+from mainspring.features.queues.commands import format_lag, format_state
+from mainspring.http.schemas.common import Page
+from mainspring.http.schemas.queues import QueueOut
+from mainspring.http.schemas.runs import RunOut
+from mainspring.http.schemas.workers import Schedulers, WorkerOut, Workers
 
 #: The window of the rates.
 _WINDOW: Micros = 10 * SECOND
@@ -64,16 +67,6 @@ class TaskRates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_error: str = ""
 
 
-class Scheduler(msgspec.Struct, rename="camel"):
-    name: str
-    shards: int
-
-
-class Schedulers(msgspec.Struct, rename="camel"):
-    items: list[Scheduler]
-    lag_ms: float
-
-
 class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A snapshot of the system, which ``--json`` prints."""
 
@@ -81,21 +74,12 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     queued: int
     running: int
     rates: Rates
-    queues: list[Queue]
-    workers: list[Worker]
+    queues: list[QueueOut]
+    workers: list[WorkerOut]
     schedulers: int
     scheduler_lag_ms: float
     tasks: list[TaskRates]
     problem: str = ""
-
-
-class _Run(msgspec.Struct, rename="camel"):
-    task: str
-    status: str
-    start_time: str | None = None
-    end_time: str | None = None
-    error_message: str | None = None
-    reason: str = ""
 
 
 class Meter:
@@ -153,14 +137,14 @@ class View:
 
     async def look(self) -> Frame:
         api = self._api
-        queues = decode_answer(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Queues).items
+        queues = decode_answer(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Page[QueueOut]).items
         workers = decode_answer(await api.ask("GET", "/v1/workers"), Workers).items
         schedulers = decode_answer(await api.ask("GET", "/v1/schedulers"), Schedulers)
         now = api.clock.monotonic()
         if self._looked_at is None or now - self._looked_at >= _LOOK_AT_RUNS:
             self._looked_at = now
             query = {"status": "succeeded,failed", "limit": _SAMPLE, "tenant": api.tenant}
-            page = decode_answer(await api.ask("GET", "/v1/runs", query=query), _Runs)
+            page = decode_answer(await api.ask("GET", "/v1/runs", query=query), Page[RunOut])
             self._tasks = compute_task_rates(page.items)
         return Frame(
             time=isoformat(self._now() // SECOND * SECOND),
@@ -175,13 +159,9 @@ class View:
         )
 
 
-class _Runs(msgspec.Struct):
-    items: list[_Run]
-
-
-def compute_task_rates(runs: list[_Run]) -> list[TaskRates]:
+def compute_task_rates(runs: list[RunOut]) -> list[TaskRates]:
     """Compute statistics by task: failing tasks first, then slow ones."""
-    by_task: dict[str, list[_Run]] = {}
+    by_task: dict[str, list[RunOut]] = {}
     for run in runs:
         by_task.setdefault(run.task, []).append(run)
     found = []
@@ -245,7 +225,12 @@ def _queues(frame: Frame, rows: int | None) -> Table:
     shown = build_table("QUEUE", *numbers, "STATE", right=numbers)
     for queue in frame.queues[:rows]:
         shown.add_row(
-            queue.name, f"{queue.queued:,}", queue.lag, f"{queue.running:,}", f"{queue.rate_per_s:,.1f}", queue.state
+            queue.name,
+            f"{queue.queued:,}",
+            format_lag(queue),
+            f"{queue.running:,}",
+            f"{queue.rate_per_s:,.1f}",
+            format_state(queue),
         )
     return _add_rest(shown, len(frame.queues), rows)
 

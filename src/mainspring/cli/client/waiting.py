@@ -7,9 +7,11 @@ import typer
 from mainspring.cli import exits
 from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output, format_elapsed
+from mainspring.cli.tables.runs import describe_obstacle, find_start, format_result
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.runs.run import ENDED
 from mainspring.core.runtime.backoff import Backoff
+from mainspring.http.schemas.runs import RunOut
 
 _FIRST_PAUSE = 50 * MILLISECOND
 _ENDED = {state.value for state in ENDED}
@@ -17,13 +19,11 @@ _ENDED = {state.value for state in ENDED}
 
 async def wait_for(api: Client, out: Output, run: str) -> None:
     """Wait until the run has ended, print its result, and exit with a failure code unless it succeeded."""
-    from mainspring.cli.tables.runs import RunDetails
-
     backoff = Backoff(_FIRST_PAUSE, SECOND)
     try:
         while True:
             answer = await api.ask("GET", f"/v1/runs/{run}")
-            found = decode_answer(answer, RunDetails)
+            found = decode_answer(answer, RunOut)
             if found.status in _ENDED:
                 break
             await api.clock.sleep(backoff.next())
@@ -33,13 +33,14 @@ async def wait_for(api: Client, out: Output, run: str) -> None:
         raise
 
     def show() -> None:
-        result = found.result_text
+        result = format_result(found)
         if result not in ("", "null"):
             out.print(result)
-        spent = format_elapsed(found.began, found.end_time)
+        spent = format_elapsed(find_start(found), found.end_time)
+        obstacle = describe_obstacle(found)
         out.report(
             f"run {run} {'was ' if found.status in ('cancelled', 'skipped') else ''}{found.status}"
-            f"{f' after {spent}' if spent else ''}{f': {found.why}' if found.why else ''}"
+            f"{f' after {spent}' if spent else ''}{f': {obstacle}' if obstacle else ''}"
         )
 
     out.render(answer, [run], show)

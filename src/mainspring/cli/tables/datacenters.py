@@ -6,6 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.labels import AND_THEN
+from mainspring.http.schemas.datacenters import DatacentersIn, PreferIn
 
 #: A duration at the end of an order of preference is the failover delay, not a name.
 _TIME = re.compile(r"([0-9]+(ms|[smhd]))+")
@@ -24,10 +25,9 @@ def parse_datacenters(text: str) -> object:
     return {"prefer": order} | ({} if after is None else {"failoverAfter": after})
 
 
-def format_datacenters(given: msgspec.Raw | msgspec.UnsetType) -> str:
+def format_datacenters(given: DatacentersIn | msgspec.UnsetType) -> str:
     if given is msgspec.UNSET:
         return ""
-    found = msgspec.json.decode(given)
-    if isinstance(found, dict):
-        return AND_THEN.join([*found["prefer"], found.get("failoverAfter", "30s")])
-    return found if isinstance(found, str) else ", ".join(found)
+    if isinstance(given, PreferIn):
+        return AND_THEN.join([*given.prefer, str(given.failover_after)])
+    return given if isinstance(given, str) else ", ".join(given)

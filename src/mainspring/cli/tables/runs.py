@@ -2,72 +2,30 @@
 
 import msgspec
 
-from mainspring.cli.client.target import Raw
 from mainspring.cli.output import Output, format_elapsed, format_span, format_status
 from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import parse_instant
 from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.http.schemas.runs import RunOut
 
 
-class Attempt(msgspec.Struct, rename="camel"):
-    attempt_number: int
-    outcome: str
-    start_time: str
-    end_time: str
-    reason: str = ""
-    error_message: str | None = None
+def format_result(run: RunOut) -> str:
+    return "" if run.result is msgspec.UNSET else bytes(run.result).decode()
 
 
-class RunDetails(msgspec.Struct, rename="camel"):
-    """The fields of a run that commands print."""
-
-    run_id: str
-    job_id: str
-    status: str
-    task: str
-    tenant: str
-    queue: str
-    priority: int
-    scheduled_for: str
-    created_at: str
-    attempt_number: int
-    max_retries: int
-    name: str = ""
-    reason: str = ""
-    tick: str | None = None
-    start_time: str | None = None
-    end_time: str | None = None
-    executor_id: str | None = None
-    error_message: str | None = None
-    result: Raw | msgspec.UnsetType = msgspec.UNSET
-    payload: Raw | msgspec.UnsetType = msgspec.UNSET
-    progress: str | None = None
-    progress_note: str | None = None
-    replay_of: str | None = None
-    trace_id: str | None = None
-    fingerprint: str | None = None
-    tags: tuple[str, ...] = ()
-    owner: str | None = None
-    attempts: list[Attempt] = []
-
-    @property
-    def result_text(self) -> str:
-        return "" if self.result is msgspec.UNSET else bytes(self.result).decode()
-
-    @property
-    def began(self) -> str | None:
-        """When the run started. A fan-out starts again at every poll of its members, so its start is its creation."""
-        return self.created_at if self.task == FAN_OUT and self.start_time is not None else self.start_time
-
-    @property
-    def why(self) -> str:
-        """One line on why the run does not progress, or did not succeed."""
-        if self.status in ("succeeded", "running", "queued", "scheduled"):
-            return ""
-        return find_headline(self.error_message or "") or self.reason
+def find_start(run: RunOut) -> str | None:
+    """Return when the run started; for a fan-out, which starts again at every poll of its members, its creation."""
+    return run.created_at if run.task == FAN_OUT and run.start_time is not None else run.start_time
 
 
-def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
+def describe_obstacle(run: RunOut) -> str:
+    """Return one line on why the run does not progress, or did not succeed."""
+    if run.status in ("succeeded", "running", "queued", "scheduled"):
+        return ""
+    return find_headline(run.error_message or "") or run.reason
+
+
+def show_runs(out: Output, runs: list[RunOut], *, more: bool) -> None:
     roomy = ("QUEUE", "TENANT", "NAME") if out.roomy else ()
     out.rows(
         ("RUN", "TASK", "STATUS", "DUE", "TOOK", "TRY", *roomy, "WHY"),
@@ -80,7 +38,7 @@ def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
                 _format_usage(out, run),
                 str(run.attempt_number),
                 *((run.queue, run.tenant, run.name) if out.roomy else ()),
-                run.why,
+                describe_obstacle(run),
             )
             for run in runs
         ],
@@ -91,7 +49,8 @@ def show_runs(out: Output, runs: list[RunDetails], *, more: bool) -> None:
         out.report(f"there are more than these {len(runs)}: --limit")
 
 
-def _format_usage(out: Output, run: RunDetails) -> str:
-    if run.status == "running" and run.began is not None:
-        return format_span(max(out.now() - parse_instant(run.began), 0))
-    return format_elapsed(run.began, run.end_time)
+def _format_usage(out: Output, run: RunOut) -> str:
+    start = find_start(run)
+    if run.status == "running" and start is not None:
+        return format_span(max(out.now() - parse_instant(start), 0))
+    return format_elapsed(start, run.end_time)

@@ -1,124 +1,36 @@
 """Operations on tenants, API keys and the audit log."""
 
-from typing import Annotated, Literal
-
 import msgspec
-from msgspec import Meta
 
 from mainspring.core.model.access.access import ApiKey, Permission, Quotas, Role, Tenant
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import isoformat
 from mainspring.core.model.runs.retention import STANDARD
 from mainspring.core.ports.storage.access import AuditEntry, AuditFilter, Author
+from mainspring.features.access.schemas import (
+    AuditOut,
+    AuditQuery,
+    CreatedKey,
+    KeyIn,
+    KeyOut,
+    Keys,
+    QuotasIn,
+    TenantIn,
+    TenantOut,
+    Tenants,
+)
 from mainspring.http.auth.authenticator import make_key
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import ObjectNotFound, Problem, RequestError
 from mainspring.http.schemas.common import (
-    Limit,
-    Name,
     Page,
-    Request,
-    RetentionName,
-    Span,
-    Time,
-    Wire,
     format_time,
     parse_span,
     parse_time,
 )
 
 access = Resource("Access", "Tenants, API keys and the audit log.")
-
-RoleName = Literal["viewer", "submitter", "operator", "admin", "worker"]
-Count = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
-
-
-class QuotasIn(Request, omit_defaults=True):
-    """Limits of a tenant; null or a missing field means no limit."""
-
-    jobs: Count | None = None
-    queued: Count | None = None
-    running: Count | None = None
-    submits_per_minute: Count | None = None
-    payload_bytes: Annotated[int, Meta(ge=0, le=262_144)] | None = None
-    log_bytes_per_day: Count | None = None
-    log_days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
-
-
-class TenantIn(Request):
-    name: Name
-    quotas: QuotasIn = msgspec.field(default_factory=QuotasIn)
-    retention: RetentionName | msgspec.UnsetType = msgspec.UNSET
-    """Retention of runs that choose no class; left out: unchanged."""
-
-
-class TenantOut(Wire):
-    name: str
-    quotas: QuotasIn
-    retention: str = "standard"
-    created_at: str | None = None
-
-
-class Tenants(Wire):
-    items: list[TenantOut]
-
-
-class KeyIn(Request):
-    name: Name
-    role: RoleName
-    tenant: Name | None = None
-    """The tenant of the key. An administrator of all tenants may leave it out, for a key that is bound to none."""
-    queues: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
-    """The key changes and claims only runs of these queues; default: the queues that the caller can access."""
-    expires_in: Span | None = None
-
-
-class KeyOut(Wire):
-    key_id: str
-    name: str
-    role: str
-    created_at: str
-    tenant: str | None = None
-    queues: tuple[str, ...] = ()
-    made_by: str = ""
-    expires_at: str | None = None
-    revoked_at: str | None = None
-    last_used_at: str | None = None
-
-
-class CreatedKey(KeyOut, kw_only=True):
-    key: str
-    """The secret, shown only now and not stored."""
-
-
-class Keys(Wire):
-    items: list[KeyOut]
-
-
-class AuditQuery(Request):
-    tenant: Name | None = None
-    target: Name | None = None
-    author: Name | None = None
-    action: Name | None = None
-    """`jobs.pause`, or `jobs` for all actions that begin with it."""
-    since: Time | None = None
-    until: Time | None = None
-    limit: Limit = 100
-    cursor: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
-
-
-class AuditOut(Wire):
-    position: int
-    time: str
-    tenant: str
-    author: str
-    action: str
-    target: str
-    count: int
-    before: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    after: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    why: str = ""
 
 
 @access.operation("GET", "/v1/tenants", permission=Permission.ADMINISTER_ALL, answers={200: Tenants})

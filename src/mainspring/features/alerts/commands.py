@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from mainspring.cli.client.command import command
@@ -10,45 +9,11 @@ from mainspring.cli.client.target import Client, decode_answer, quote_segment
 from mainspring.cli.client.waiting import wait_for
 from mainspring.cli.output import Output
 from mainspring.core.model.base.headline import find_headline
+from mainspring.features.alerts.schemas import ChannelTestOut, NotificationsOut
 
 group = typer.Typer(
     name="alerts", help="List open problems and alert rules, and test alert channels.", no_args_is_help=True
 )
-
-
-class _Channel(msgspec.Struct, rename="camel"):
-    name: str
-    kind: str
-    tenant: str
-    waiting: int = 0
-
-
-class _Rule(msgspec.Struct, rename="camel"):
-    name: str
-    on: tuple[str, ...]
-    to: str
-    tenant: str
-    urgent: bool = False
-
-
-class _Problem(msgspec.Struct, rename="camel"):
-    problem_id: str
-    state: str
-    task: str
-    count: int
-    since: str
-    error: str
-
-
-class _Alerts(msgspec.Struct, rename="camel"):
-    channels: list[_Channel]
-    rules: list[_Rule]
-    problems: list[_Problem]
-    problem_count: int
-
-
-class _RunOut(msgspec.Struct, rename="camel"):
-    run_id: str
 
 
 def register(application: typer.Typer) -> None:
@@ -62,7 +27,7 @@ async def list_alerts(api: Client, out: Output) -> None:
     Example: mainspring alerts list
     """
     answer = await api.ask("GET", "/v1/notifications")
-    found = decode_answer(answer, _Alerts)
+    found = decode_answer(answer, NotificationsOut)
 
     def show() -> None:
         if not found.channels:
@@ -113,7 +78,7 @@ async def try_channel(
     """
     body = {} if owner is None else {"owner": owner}
     answer = await api.ask("POST", f"/v1/notifications/channels/{quote_segment(channel)}/test", body=body)
-    run = decode_answer(answer, _RunOut)
+    run = decode_answer(answer, ChannelTestOut)
     if wait:
         await wait_for(api, out, run.run_id)
     else:

@@ -5,7 +5,8 @@ from typing import Any
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.alerts.alert_messages import QUEUE
-from mainspring.features.alerts.operations import NotificationsOut, show_notifications, try_channel
+from mainspring.features.alerts.operations import show_notifications, try_channel
+from mainspring.features.alerts.schemas import NotificationsOut
 from mainspring.web.page import ActionReply, Pages, Reply, Visit
 
 notifications = Pages()

@@ -1,6 +1,5 @@
 """``mainspring datacenters``: list data centers with their processes, load and failover state."""
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -8,35 +7,13 @@ from mainspring.cli.client.command import command
 from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.http.schemas.datacenters import DatacentersOut
 
 group = typer.Typer(name="datacenters", help="List data centers and their load.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
-
-
-class Datacenter(msgspec.Struct, rename="camel"):
-    name: str
-    health: str
-    workers: int
-    draining: int
-    schedulers: int
-    queued: int
-    running: int
-    lag_ms: float
-    last_worker_at: str | None = None
-
-
-class PreferenceOrder(msgspec.Struct):
-    order: str
-    serving: str
-    reason: str | None = None
-
-
-class Datacenters(msgspec.Struct):
-    items: list[Datacenter]
-    orders: list[PreferenceOrder]
 
 
 @command(group, "list")
@@ -46,7 +23,7 @@ async def list_datacenters(api: Client, out: Output) -> None:
     Example: mainspring datacenters list
     """
     answer = await api.ask("GET", "/v1/datacenters")
-    found = decode_answer(answer, Datacenters)
+    found = decode_answer(answer, DatacentersOut)
 
     def show() -> None:
         out.rows(

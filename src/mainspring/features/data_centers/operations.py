@@ -5,26 +5,12 @@ from mainspring.core.model.base.instant import MILLISECOND, Instant
 from mainspring.core.ports.storage.datacenters import DatacenterLoad, DatacenterStatus, PreferenceOrder
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Empty, Resource
-from mainspring.http.schemas.common import Wire, format_time
-from mainspring.http.schemas.datacenters import DatacenterOut
+from mainspring.http.schemas.common import format_time
+from mainspring.http.schemas.datacenters import DatacenterOut, DatacentersOut, OrderOut
 
 datacenters = Resource(
     "Data centers", "Where processes run. A data center is listed until a day after its last process left."
 )
-
-
-class OrderOut(Wire):
-    """An order of preference that jobs use."""
-
-    order: str
-    serving: str
-    reason: str | None = None
-    """Why the data center is not the first of the order."""
-
-
-class DatacentersOut(Wire):
-    items: list[DatacenterOut]
-    orders: list[OrderOut]
 
 
 @datacenters.operation("GET", "/v1/datacenters", permission=Permission.READ, answers={200: DatacentersOut})

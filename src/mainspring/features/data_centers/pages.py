@@ -3,7 +3,8 @@
 from typing import Any
 
 from mainspring.core.model.access.access import Permission
-from mainspring.features.data_centers.operations import DatacentersOut, list_datacenters
+from mainspring.features.data_centers.operations import list_datacenters
+from mainspring.http.schemas.datacenters import DatacentersOut
 from mainspring.web.page import Pages, Reply, Visit
 
 datacenters = Pages()

@@ -17,6 +17,7 @@ from mainspring.cli.output import Output, print_details
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import SECOND, Micros, parse_duration
 from mainspring.features.drill.model import check_allowed
+from mainspring.http.schemas.workers import SchedulerOut, Schedulers
 
 #: Delay that lets the watch begin before the kill.
 _KILL_DELAY: Micros = SECOND
@@ -40,20 +41,6 @@ class _Report(msgspec.Struct, rename="camel"):
 
 class _DrillSettings(msgspec.Struct):
     production: bool
-
-
-class _Scheduler(msgspec.Struct, rename="camel"):
-    scheduler_id: str
-    name: str
-    shards: int
-
-    @property
-    def is_local(self) -> bool:
-        return self.name.rpartition(":")[0] == socket.gethostname()
-
-
-class _Schedulers(msgspec.Struct):
-    items: list[_Scheduler]
 
 
 def register(application: typer.Typer) -> None:
@@ -110,9 +97,9 @@ async def _kill(api: Client, scheduler: str | None, body: dict[str, object]) -> 
     """Kill the scheduler while the API watches. A kill cannot be undone, so all checks come first."""
     production = decode_answer(await api.ask("GET", "/v1/drills"), _DrillSettings).production
     check_allowed(in_production=production, confirmed=bool(body["inProduction"]))
-    alive = decode_answer(await api.ask("GET", "/v1/schedulers"), _Schedulers).items
+    alive = decode_answer(await api.ask("GET", "/v1/schedulers"), Schedulers).items
     candidates = [
-        one for one in alive if (one.is_local if scheduler is None else scheduler in (one.name, one.scheduler_id))
+        one for one in alive if (_is_local(one) if scheduler is None else scheduler in (one.name, one.scheduler_id))
     ]
     if not candidates:
         raise NotFound(f"there is no scheduler {'on this machine' if scheduler is None else repr(scheduler)}")
@@ -125,11 +112,15 @@ async def _kill(api: Client, scheduler: str | None, body: dict[str, object]) -> 
     return await watching
 
 
-def _find_process(scheduler: _Scheduler) -> int:
+def _is_local(scheduler: SchedulerOut) -> bool:
+    return scheduler.name.rpartition(":")[0] == socket.gethostname()
+
+
+def _find_process(scheduler: SchedulerOut) -> int:
     """Return the process id of a scheduler that runs on this machine."""
     name = scheduler.name
     number = name.rpartition(":")[2]
-    if not scheduler.is_local or not number.isdigit():
+    if not _is_local(scheduler) or not number.isdigit():
         raise Invalid(
             "scheduler",
             f"{name} does not name a process on this machine",

@@ -14,6 +14,8 @@ from mainspring.cli.output import Output, confirm, format_span, print_details
 from mainspring.cli.pausing import Until, Why, build_pause, format_until
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.http.schemas.common import Page
+from mainspring.http.schemas.queues import QueueOut
 
 group = typer.Typer(name="queues", help="List, pause, resume and limit queues.", no_args_is_help=True)
 
@@ -27,35 +29,18 @@ def register(application: typer.Typer) -> None:
     application.add_typer(group)
 
 
-class Queue(msgspec.Struct, rename="camel"):
-    name: str
-    queued: int
-    running: int
-    workers: int
-    lag_ms: float
-    rate_per_s: float
-    paused: bool
-    stranded: dict[str, int] = {}
-    pause_reason: str | None = None
-    resume_at: str | None = None
-
-    @property
-    def lag(self) -> str:
-        return format_span(round(self.lag_ms * MILLISECOND)) if self.queued else ""
-
-    @property
-    def state(self) -> Text:
-        if not self.paused and self.workers and self.stranded:
-            waiting = ", ".join(f"{runs:,} for {name}" for name, runs in self.stranded.items())
-            return Text(f"{waiting} (no workers)", "yellow")
-        if not self.paused:
-            return Text("") if self.workers else Text("no worker", "yellow" if self.queued else "")
-        until = "" if self.resume_at is None else f" until {self.resume_at}"
-        return Text(f"paused{until}" + (f": {self.pause_reason}" if self.pause_reason else ""), "yellow")
+def format_lag(queue: QueueOut) -> str:
+    return format_span(round(queue.lag_ms * MILLISECOND)) if queue.queued else ""
 
 
-class Queues(msgspec.Struct):
-    items: list[Queue]
+def format_state(queue: QueueOut) -> Text:
+    if not queue.paused and queue.workers and queue.stranded:
+        waiting = ", ".join(f"{runs:,} for {name}" for name, runs in queue.stranded.items())
+        return Text(f"{waiting} (no workers)", "yellow")
+    if not queue.paused:
+        return Text("") if queue.workers else Text("no worker", "yellow" if queue.queued else "")
+    until = "" if queue.resume_at is None else f" until {queue.resume_at}"
+    return Text(f"paused{until}" + (f": {queue.pause_reason}" if queue.pause_reason else ""), "yellow")
 
 
 @command(group, "list")
@@ -65,7 +50,7 @@ async def list_queues(api: Client, out: Output) -> None:
     Example: mainspring queues list
     """
     answer = await api.ask("GET", "/v1/queues", query={"tenant": api.tenant})
-    queues = decode_answer(answer, Queues).items
+    queues = decode_answer(answer, Page[QueueOut]).items
 
     def show() -> None:
         numbers = ("QUEUED", "LAG", "RUNNING", "ENDED/S", "WORKERS")
@@ -75,11 +60,11 @@ async def list_queues(api: Client, out: Output) -> None:
                 (
                     queue.name,
                     f"{queue.queued:,}",
-                    queue.lag,
+                    format_lag(queue),
                     f"{queue.running:,}",
                     f"{queue.rate_per_s:,.1f}",
                     str(queue.workers),
-                    queue.state,
+                    format_state(queue),
                 )
                 for queue in queues
             ],
@@ -111,7 +96,7 @@ async def show_queue(
     if not out.for_people:
         out.render(answer, [name], lambda: None)
         return
-    listed = decode_answer(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Queues).items
+    listed = decode_answer(await api.ask("GET", "/v1/queues", query={"tenant": api.tenant}), Page[QueueOut]).items
     _show_policy(out, policy, next((queue for queue in listed if queue.name == name), None))
 
 
@@ -180,12 +165,13 @@ def _parse_shares(given: list[str]) -> dict[str, int]:
     return shares
 
 
-def _show_policy(out: Output, policy: Policy, queue: Queue | None = None) -> None:
+def _show_policy(out: Output, policy: Policy, queue: QueueOut | None = None) -> None:
     activity: list[tuple[str, object]] = []
     if queue is not None:
+        lag = format_lag(queue)
         activity = [
-            ("state", queue.state),
-            ("queued", f"{queue.queued:,}" + (f", the oldest for {queue.lag}" if queue.lag else "")),
+            ("state", format_state(queue)),
+            ("queued", f"{queue.queued:,}" + (f", the oldest for {lag}" if lag else "")),
             ("running", f"{queue.running:,}"),
             ("completed", f"{queue.rate_per_s:,.1f}/s"),
             ("workers", str(queue.workers)),

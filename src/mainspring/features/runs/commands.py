@@ -30,10 +30,11 @@ from mainspring.cli.fields import (
     read_payload,
 )
 from mainspring.cli.output import Output, format_elapsed, format_status, print_details
-from mainspring.cli.tables.runs import Attempt, RunDetails, show_runs
+from mainspring.cli.tables.runs import find_start, format_result, show_runs
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.runs.run import Outcome
+from mainspring.http.schemas.runs import AttemptOut, Explanation, LogLineOut, RunMade, RunOut
 
 group = typer.Typer(name="runs", help="List, inspect, cancel and retry runs.", no_args_is_help=True)
 
@@ -45,13 +46,6 @@ Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Follow 
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
-
-
-class LogLineOut(msgspec.Struct, rename="camel"):
-    position: int
-    time: str
-    attempt_number: int
-    text: str
 
 
 class LogPage(msgspec.Struct, rename="camel"):
@@ -95,7 +89,7 @@ async def list_runs(
         "tenant": api.tenant,
     }
     found = await api.pages("/v1/runs", query, limit)
-    runs = [decode_answer(item, RunDetails) for item in found.items]
+    runs = [decode_answer(item, RunOut) for item in found.items]
     out.render(found, [run.run_id for run in runs], lambda: show_runs(out, runs, more=found.next_cursor is not None))
 
 
@@ -114,7 +108,7 @@ async def show_run(api: Client, out: Output, run: Run, wait: Wait = False) -> No
         await wait_for(api, out, identifier)
         return
     answer = await api.ask("GET", f"/v1/runs/{identifier}")
-    out.render(answer, [identifier], lambda: _show_details(out, decode_answer(answer, RunDetails)))
+    out.render(answer, [identifier], lambda: _show_details(out, decode_answer(answer, RunOut)))
 
 
 @command(group, "cancel")
@@ -176,7 +170,7 @@ async def retry(api: Client, out: Output, run: Run, payload: Payload = None, wai
     """
     body = {} if payload is None else {"payload": read_payload(payload)}
     answer = await api.ask("POST", f"/v1/runs/{await api.run(run)}/retry", body=body)
-    new = decode_answer(answer, _RunOut)
+    new = decode_answer(answer, RunMade)
     if wait:
         await wait_for(api, out, new.run_id)
     else:
@@ -235,7 +229,7 @@ async def explain(api: Client, out: Output, run: Run) -> None:
     answer = await api.ask("GET", f"/v1/runs/{identifier}/explain")
 
     def show() -> None:
-        found = decode_answer(answer, _Explanation)
+        found = decode_answer(answer, Explanation)
         out.print(f"run {out.id(identifier)} is {found.status}")
         for reason in found.reasons:
             out.print(f"  {reason}")
@@ -249,21 +243,8 @@ async def explain(api: Client, out: Output, run: Run) -> None:
     out.render(answer, [identifier], show)
 
 
-class _RunOut(msgspec.Struct, rename="camel"):
-    run_id: str
-    status: str
-
-
 class _RawLogPage(msgspec.Struct):
     items: list[Raw]
-
-
-class _Explanation(msgspec.Struct, rename="camel"):
-    status: str
-    reasons: list[str]
-    hints: list[str] = []
-    position: int | None = None
-    estimated_start: str | None = None
 
 
 class _NewestRun(msgspec.Struct, rename="camel"):
@@ -291,9 +272,10 @@ def _format_line(out: Output, line: LogLineOut) -> str:
     return f"{line.time}  {line.text}" if out.shows_utc else line.text
 
 
-def _show_details(out: Output, run: RunDetails) -> None:
+def _show_details(out: Output, run: RunOut) -> None:
     # The start and due time of a fan-out in progress are those of its latest poll, so show when it was submitted.
-    is_fan_out = run.began != run.start_time
+    start = find_start(run)
+    is_fan_out = start != run.start_time
     print_details(
         out,
         [
@@ -307,9 +289,9 @@ def _show_details(out: Output, run: RunDetails) -> None:
             ("queue", f"{run.queue}, priority {run.priority}"),
             ("tick", run.tick),
             ("due", "" if is_fan_out else f"{run.scheduled_for}  {out.time(run.scheduled_for)}"),
-            ("submitted" if is_fan_out else "started", run.began and f"{run.began}  {out.time(run.began)}"),
+            ("submitted" if is_fan_out else "started", start and f"{start}  {out.time(start)}"),
             ("ended", run.end_time and f"{run.end_time}  {out.time(run.end_time)}"),
-            ("took", format_elapsed(run.began, run.end_time)),
+            ("took", format_elapsed(start, run.end_time)),
             ("try", f"{run.attempt_number} of {run.max_retries + 1}"),
             ("worker", run.executor_id),
             ("replay of", run.replay_of),
@@ -318,7 +300,7 @@ def _show_details(out: Output, run: RunDetails) -> None:
             ("owner", run.owner),
             ("tags", ", ".join(run.tags)),
             ("payload", "" if run.payload is msgspec.UNSET else bytes(run.payload).decode()),
-            ("result", run.result_text),
+            ("result", format_result(run)),
             ("error", (run.error_message or "").rstrip()),
         ],
     )
@@ -340,7 +322,7 @@ def _show_details(out: Output, run: RunDetails) -> None:
         )
 
 
-def _merge_polls(attempts: Sequence[Attempt]) -> list[Attempt]:
+def _merge_polls(attempts: Sequence[AttemptOut]) -> list[AttemptOut]:
     """Merge consecutive releases for the same reason into the last one: a fan-out may have hundreds of polls."""
     return [
         attempt

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -11,6 +10,7 @@ from mainspring.cli.client.target import Client, decode_answer, quote_segment
 from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 from mainspring.core.model.base.instant import SECOND
+from mainspring.http.schemas.usage import BudgetOut, Budgets, Cost, UsagePage
 
 group = typer.Typer(name="budgets", help="List, create, update and delete budgets.", no_args_is_help=True)
 
@@ -18,32 +18,6 @@ group = typer.Typer(name="budgets", help="List, create, update and delete budget
 def register(application: typer.Typer) -> None:
     command(application, "usage")(usage)
     application.add_typer(group)
-
-
-class _Cost(msgspec.Struct, rename="camel"):
-    attempts: int = 0
-    wall_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    units: dict[str, float] = {}
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        units = ", ".join(f"{amount:,.12g} {unit}" for unit, amount in self.units.items())
-        return f"{self.attempts:,}", _format_seconds(self.wall_seconds), _format_seconds(self.cpu_seconds), units
-
-
-class _Line(msgspec.Struct, rename="camel"):
-    day: str
-    tenant: str
-    key: str
-    cost: _Cost
-    name: str = ""
-
-
-class _Usage(msgspec.Struct, rename="camel"):
-    items: list[_Line]
-    total: _Cost
-    more: bool = False
 
 
 async def usage(
@@ -72,50 +46,26 @@ async def usage(
         only = await api.job(only)
     query = {"by": by, "since": since, "until": until, "key": only, "tenant": api.tenant}
     answer = await api.ask("GET", "/v1/usage", query=query)
-    found = decode_answer(answer, _Usage)
+    found = decode_answer(answer, UsagePage)
 
     def show() -> None:
         numbers = ("ATTEMPTS", "WALL", "CPU")
         keys = () if by == "tenant" else (by.upper(),)
         rows = [
-            (line.day, line.tenant, *((line.name or line.key or "(one-offs)",) if keys else ()), *line.cost.columns)
+            (
+                line.day,
+                line.tenant,
+                *((line.name or line.key or "(one-offs)",) if keys else ()),
+                *_list_columns(line.cost),
+            )
             for line in found.items
         ]
-        total = ("total", "", *("" for _ in keys), *found.total.columns)
+        total = ("total", "", *("" for _ in keys), *_list_columns(found.total))
         out.rows(("DAY", "TENANT", *keys, *numbers, "UNITS"), [*rows, total] if rows else [], right=numbers)
         if found.more:
             out.report("the list is incomplete: choose fewer days, or use --only")
 
     out.render(answer, [line.key for line in found.items], show)
-
-
-class _Budget(msgspec.Struct, rename="camel"):
-    name: str
-    tenant: str
-    unit: str
-    limit: float
-    period: str
-    of: str
-    then: str
-    state: str
-    spent: float
-    held: bool
-    target: str | None = None
-    until: str | None = None
-
-    @property
-    def usage(self) -> str:
-        return f"{self.spent:,.12g} of {self.limit:,.12g} {self.unit} a {self.period}"
-
-    @property
-    def state_text(self) -> Text:
-        words = {"ok": "ok", "warned": "nearly used up", "over": "used up"}.get(self.state, self.state)
-        words = f"{words}, paused" if self.held else words
-        return Text(words, {"warned": "yellow", "over": "red"}.get(self.state, ""))
-
-
-class _Budgets(msgspec.Struct):
-    items: list[_Budget]
 
 
 @command(group, "list")
@@ -125,7 +75,7 @@ async def list_budgets(api: Client, out: Output) -> None:
     Example: mainspring budgets list
     """
     answer = await api.ask("GET", "/v1/budgets", query={"tenant": api.tenant})
-    found = decode_answer(answer, _Budgets).items
+    found = decode_answer(answer, Budgets).items
 
     def show() -> None:
         out.rows(
@@ -135,9 +85,9 @@ async def list_budgets(api: Client, out: Output) -> None:
                     budget.name,
                     budget.tenant,
                     budget.of if budget.target is None else f"{budget.of} {budget.target}",
-                    budget.usage,
+                    _format_usage(budget),
                     budget.then,
-                    budget.state_text,
+                    _format_state(budget),
                 )
                 for budget in found
             ],
@@ -259,7 +209,7 @@ async def _find_budget(api: Client, name: str) -> dict[str, object] | None:
 async def _put_budget(api: Client, out: Output, name: str, body: dict[str, object]) -> None:
     path = f"/v1/budgets/{quote_segment(name)}"
     answer = await api.ask("PUT", path, body=body, repeatable=True)
-    out.render(answer, [name], lambda: out.print(f"budget {name}: {decode_answer(answer, _Budget).usage}"))
+    out.render(answer, [name], lambda: out.print(f"budget {name}: {_format_usage(decode_answer(answer, BudgetOut))}"))
 
 
 @command(group, "delete")
@@ -276,3 +226,18 @@ async def delete_budget(api: Client, out: Output, name: Name) -> None:
 
 def _format_seconds(seconds: float) -> str:
     return format_span(round(seconds * SECOND)) if seconds else ""
+
+
+def _list_columns(cost: Cost) -> tuple[str, ...]:
+    units = ", ".join(f"{amount:,.12g} {unit}" for unit, amount in cost.units.items())
+    return f"{cost.attempts:,}", _format_seconds(cost.wall_seconds), _format_seconds(cost.cpu_seconds), units
+
+
+def _format_usage(budget: BudgetOut) -> str:
+    return f"{budget.spent:,.12g} of {budget.limit:,.12g} {budget.unit} a {budget.period}"
+
+
+def _format_state(budget: BudgetOut) -> Text:
+    words = {"ok": "ok", "warned": "nearly used up", "over": "used up"}.get(budget.state, budget.state)
+    words = f"{words}, paused" if budget.held else words
+    return Text(words, {"warned": "yellow", "over": "red"}.get(budget.state, ""))

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from mainspring.cli.fields import Contains, Limit
 from mainspring.cli.output import Output, format_status, shorten
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.workflows.workflow import layers
+from mainspring.http.schemas.workflows import NodeOut, WorkflowMade, WorkflowOut, WorkflowSummary
 
 group = typer.Typer(name="workflows", help="Submit, list, cancel and retry workflows.", no_args_is_help=True)
 
@@ -46,41 +46,6 @@ def register(application: typer.Typer) -> None:
     application.add_typer(group)
 
 
-class _WorkflowOut(msgspec.Struct, rename="camel"):
-    workflow_id: str
-    name: str
-    nodes: dict[str, str]
-    warnings: list[str] = []
-
-
-class _Node(msgspec.Struct, rename="camel"):
-    name: str
-    run_id: str
-    status: str
-    after: tuple[str, ...] = ()
-    reason: str = ""
-
-
-class _WorkflowDetails(msgspec.Struct, rename="camel"):
-    workflow_id: str
-    name: str
-    status: str
-    counts: dict[str, int]
-    nodes: list[_Node]
-    next_cursor: str | None = None
-
-
-class _WorkflowSummary(msgspec.Struct, rename="camel"):
-    workflow_id: str
-    name: str
-    created_at: str
-    nodes: int
-    counts: dict[str, int]
-    #: ``None`` if there are more nodes than were counted.
-    status: str | None = None
-    more: bool = False
-
-
 @command(group, "submit", makes_store=True)
 async def submit(
     api: Client,
@@ -101,7 +66,7 @@ async def submit(
     body = {"tenant": api.tenant, "idempotencyKey": uuid.uuid4().hex, **_read_file(file)}
     given = {field: value for field, value in body.items() if value is not None}
     answer = await api.ask("POST", "/v1/workflows", body=given, repeatable=True)
-    created = decode_answer(answer, _WorkflowOut)
+    created = decode_answer(answer, WorkflowMade)
     for warning in created.warnings:
         out.warn(warning)
     words = f"workflow {created.workflow_id} has {len(created.nodes):,} nodes"
@@ -119,7 +84,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
     mainspring workflows list --text nightly --limit 10
     """
     found = await api.pages("/v1/workflows", {"text": text, "tenant": api.tenant}, limit, largest=_MAX_LISTED)
-    listed = [decode_answer(item, _WorkflowSummary) for item in found.items]
+    listed = [decode_answer(item, WorkflowSummary) for item in found.items]
 
     def draw() -> None:
         out.rows(
@@ -157,11 +122,11 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
         query = {"limit": _PAGE, "cursor": cursor}
         with name_missing("workflow", workflow):
             pages.append(await api.ask("GET", f"/v1/workflows/{identifier}", query=query))
-        cursor = decode_answer(pages[-1], _WorkflowDetails).next_cursor
+        cursor = decode_answer(pages[-1], WorkflowOut).next_cursor
         if cursor is None:
             break
-    found = decode_answer(pages[-1], _WorkflowDetails)
-    nodes = [node for page in pages for node in decode_answer(page, _WorkflowDetails).nodes]
+    found = decode_answer(pages[-1], WorkflowOut)
+    nodes = [node for page in pages for node in decode_answer(page, WorkflowOut).nodes]
     whole = {
         **decode_answer(pages[-1], dict[str, Any]),
         "nodes": [n for p in pages for n in decode_answer(p, dict[str, Any])["nodes"]],
@@ -213,12 +178,12 @@ async def retry(
     """
     identifier = await api.workflow(workflow)
     answer = await api.ask("POST", f"/v1/workflows/{identifier}/retry", body={} if node is None else {"node": node})
-    created = decode_answer(answer, _WorkflowOut)
+    created = decode_answer(answer, WorkflowMade)
     words = f"{len(created.nodes):,} nodes retried: {shorten(', '.join(created.nodes), 60)}"
     out.render(answer, list(created.nodes.values()), lambda: out.print(words))
 
 
-def draw_layers(nodes: Sequence[_Node], width: int) -> Iterator[Text]:
+def draw_layers(nodes: Sequence[NodeOut], width: int) -> Iterator[Text]:
     """Render the nodes layer by layer from the top, each layer in a few lines."""
     by_name = {node.name: node for node in nodes}
     for number, layer in enumerate(layers({node.name: node.after for node in nodes}), 1):
@@ -232,7 +197,7 @@ def draw_layers(nodes: Sequence[_Node], width: int) -> Iterator[Text]:
             yield Text("    │ ", "dim") + f"… {left:,} more: {counts_text}"
 
 
-def _format_cell(node: _Node, width: int) -> Text:
+def _format_cell(node: NodeOut, width: int) -> Text:
     shown = format_status(node.status)
     return Text(f"{_MARKS.get(node.status, '?')} {shorten(node.name, width - 2)}", shown.style)
 

@@ -124,3 +124,17 @@ class DatacenterOut(Wire):
     """How long the oldest queued run has been due."""
     last_worker_at: str | None = None
     """When it last had a live worker."""
+
+
+class OrderOut(Wire):
+    """An order of preference that jobs use."""
+
+    order: str
+    serving: str
+    reason: str | None = None
+    """Why the data center is not the first of the order."""
+
+
+class DatacentersOut(Wire):
+    items: list[DatacenterOut]
+    orders: list[OrderOut]

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from mainspring.cli.client.command import command
@@ -10,8 +9,9 @@ from mainspring.cli.client.target import Client, ItemPage, decode_answer, quote_
 from mainspring.cli.output import Output
 from mainspring.core.model.access.access import DEFAULT_TENANT, Role
 from mainspring.core.model.base.errors import Invalid, NotFound
-from mainspring.core.model.base.instant import check_instant, format_duration, parse_duration, parse_instant
+from mainspring.core.model.base.instant import Instant, check_instant, format_duration, parse_duration, parse_instant
 from mainspring.core.model.runs.names import check_name
+from mainspring.features.access.schemas import CreatedKey, KeyOut
 from mainspring.http.auth.authenticator import REFUSED_WITHIN
 
 #: The shortest part of an id that names a key.
@@ -22,28 +22,6 @@ group = typer.Typer(name="keys", help="Create, list and revoke API keys.", no_ar
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
-
-
-class Key(msgspec.Struct, rename="camel"):
-    key_id: str
-    name: str
-    role: str
-    created_at: str
-    tenant: str | None = None
-    queues: tuple[str, ...] = ()
-    expires_at: str | None = None
-    revoked_at: str | None = None
-    last_used_at: str | None = None
-    key: str = ""
-
-    @property
-    def bound_to(self) -> str:
-        return "all tenants" if self.tenant is None else self.tenant
-
-    def state(self, now: int) -> str:
-        if self.revoked_at is not None:
-            return "revoked"
-        return "expired" if self.expires_at is not None and now >= parse_instant(self.expires_at) else "valid"
 
 
 @command(group, "create", makes_store=True)
@@ -89,13 +67,13 @@ async def create(
         "expiresIn": expires,
     }
     answer = await api.ask("POST", "/v1/keys", body=body)
-    key = decode_answer(answer, Key)
+    key = decode_answer(answer, CreatedKey)
 
     def show() -> None:
         typer.echo(key.key)
         until = "without expiry" if key.expires_at is None else f"until {key.expires_at}"
         out.report(
-            f"key {key.key_id}: {key.role} of {key.bound_to}, {until}. The secret is not shown again.\n"
+            f"key {key.key_id}: {key.role} of {_describe_tenant(key)}, {until}. The secret is not shown again.\n"
             "Send it as: Authorization: Bearer <key>"
         )
 
@@ -110,7 +88,7 @@ async def list_keys(api: Client, out: Output) -> None:
     Example: mainspring keys list --tenant acme
     """
     answer = decode_answer(await api.ask("GET", "/v1/keys"), ItemPage)
-    keys = [(item, decode_answer(item, Key)) for item in answer.items]
+    keys = [(item, decode_answer(item, KeyOut)) for item in answer.items]
     if api.tenant is not None:
         keys = [(item, key) for item, key in keys if key.tenant == api.tenant]
 
@@ -122,8 +100,8 @@ async def list_keys(api: Client, out: Output) -> None:
                     key.key_id,
                     key.name,
                     key.role,
-                    key.bound_to,
-                    key.state(out.now()),
+                    _describe_tenant(key),
+                    _describe_state(key, out.now()),
                     (key.expires_at or "never")[:10],
                     (key.last_used_at or "never")[:10],
                     ",".join(key.queues) or "all",
@@ -165,12 +143,22 @@ async def revoke(
 
 async def _find(api: Client, text: str) -> str:
     """Return the id of the valid key that ``text`` names or begins. Return ``text`` if there is none."""
-    keys = [decode_answer(item, Key) for item in decode_answer(await api.ask("GET", "/v1/keys"), ItemPage).items]
+    keys = [decode_answer(item, KeyOut) for item in decode_answer(await api.ask("GET", "/v1/keys"), ItemPage).items]
     mine = [key for key in keys if api.tenant in (None, key.tenant) and key.revoked_at is None]
     found = [key for key in mine if key.name == text] or [
         key for key in mine if len(text) >= _SHORTEST_PREFIX and key.key_id.startswith(text)
     ]
     if len(found) > 1:
-        listed = ", ".join(f"{key.key_id} ({key.name}, {key.role} of {key.bound_to})" for key in found[:8])
+        listed = ", ".join(f"{key.key_id} ({key.name}, {key.role} of {_describe_tenant(key)})" for key in found[:8])
         raise Invalid("key", f"{len(found)} valid keys match", f"one of {listed}")
     return found[0].key_id if found else text
+
+
+def _describe_tenant(key: KeyOut) -> str:
+    return "all tenants" if key.tenant is None else key.tenant
+
+
+def _describe_state(key: KeyOut, now: Instant) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "expired" if key.expires_at is not None and now >= parse_instant(key.expires_at) else "valid"

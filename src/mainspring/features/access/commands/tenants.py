@@ -1,6 +1,5 @@
 """``mainspring tenants``: list and create tenants, and change their retention."""
 
-from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -11,6 +10,7 @@ from mainspring.cli.client.target import Client, ItemPage, decode_answer
 from mainspring.cli.output import Output
 from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 from mainspring.core.model.runs.retention import CLASSES, check_class
+from mainspring.features.access.schemas import QuotasIn, TenantOut
 
 group = typer.Typer(name="tenants", help="List and create tenants, and change their retention.", no_args_is_help=True)
 
@@ -30,12 +30,6 @@ def register(application: typer.Typer) -> None:
     application.add_typer(group)
 
 
-class Tenant(msgspec.Struct, rename="camel"):
-    name: str
-    quotas: dict[str, int | None]
-    retention: str = "standard"
-
-
 @command(group, "list")
 async def list_tenants(api: Client, out: Output) -> None:
     """List tenants.
@@ -43,13 +37,17 @@ async def list_tenants(api: Client, out: Output) -> None:
     Example: mainspring tenants list
     """
     answer = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
-    tenants = [decode_answer(item, Tenant) for item in answer.items]
+    tenants = [decode_answer(item, TenantOut) for item in answer.items]
 
     def show() -> None:
         out.rows(
             ("TENANT", "RETENTION", "QUOTAS"),
             [
-                (tenant.name, tenant.retention, ", ".join(f"{name} {most}" for name, most in tenant.quotas.items()))
+                (
+                    tenant.name,
+                    tenant.retention,
+                    ", ".join(f"{name} {most}" for name, most in msgspec.to_builtins(tenant.quotas).items()),
+                )
                 for tenant in tenants
             ],
         )
@@ -69,7 +67,7 @@ async def create_tenant(api: Client, out: Output, name: TenantName, retention: R
     """
     if await _find(api, name) is not None:
         raise Conflict(f"tenant {name} exists; to change it: mainspring tenants update {name}")
-    await _put(api, out, name, {}, retention)
+    await _put(api, out, name, QuotasIn(), retention)
 
 
 @command(group, "update")
@@ -86,12 +84,12 @@ async def update_tenant(api: Client, out: Output, name: TenantName, retention: R
     await _put(api, out, name, tenant.quotas, retention)
 
 
-async def _find(api: Client, name: str) -> Tenant | None:
+async def _find(api: Client, name: str) -> TenantOut | None:
     known = decode_answer(await api.ask("GET", "/v1/tenants"), ItemPage)
-    return next((item for item in (decode_answer(item, Tenant) for item in known.items) if item.name == name), None)
+    return next((item for item in (decode_answer(item, TenantOut) for item in known.items) if item.name == name), None)
 
 
-async def _put(api: Client, out: Output, name: str, quotas: Mapping[str, int | None], retention: str | None) -> None:
+async def _put(api: Client, out: Output, name: str, quotas: QuotasIn, retention: str | None) -> None:
     body: dict[str, object] = {"name": name, "quotas": quotas}
     if retention is not None:
         check_class("--retention", retention or " ")
@@ -100,5 +98,9 @@ async def _put(api: Client, out: Output, name: str, quotas: Mapping[str, int | N
     out.render(
         answer,
         [name],
-        lambda: out.print(f"tenant {name}; default retention: {decode_answer(answer, Tenant).retention}"),
+        lambda: out.print(f"tenant {name}; default retention: {decode_answer(answer, TenantOut).retention}"),
     )
+
+
+def _format_quotas(quotas: QuotasIn) -> str:
+    return ", ".join(f"{name} {most}" for name, most in msgspec.to_builtins(quotas).items())

@@ -10,7 +10,8 @@ import msgspec
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import from_datetime, isoformat
 from mainspring.core.model.schedules.cron import load_zone
-from mainspring.features.access.operations import AuditOut, list_audit
+from mainspring.features.access.operations import list_audit
+from mainspring.features.access.schemas import AuditOut
 from mainspring.web.live_lists import NewItemCount, get_shown_rows
 from mainspring.web.page import Pages, Reply, Visit
 from mainspring.web.text import pretty

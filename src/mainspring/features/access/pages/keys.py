@@ -5,7 +5,8 @@ from typing import Any
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import Instant
-from mainspring.features.access.operations import KeyOut, Keys, create_key, list_audit, list_keys, revoke_key
+from mainspring.features.access.operations import create_key, list_audit, list_keys, revoke_key
+from mainspring.features.access.schemas import KeyOut, Keys
 from mainspring.http.problems import ObjectNotFound
 from mainspring.web.formatting import instant
 from mainspring.web.page import ActionReply, Pages, Reply, Visit

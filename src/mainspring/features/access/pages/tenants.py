@@ -10,7 +10,8 @@ import msgspec
 from mainspring.core.model.access.access import DEFAULT_TENANT, Permission
 from mainspring.core.model.base.instant import DAY, isoformat
 from mainspring.core.model.runs.retention import STANDARD
-from mainspring.features.access.operations import QuotasIn, Tenants, list_tenants, put_tenant
+from mainspring.features.access.operations import list_tenants, put_tenant
+from mainspring.features.access.schemas import QuotasIn, Tenants
 from mainspring.http.problems import ObjectNotFound, RequestFieldError
 from mainspring.http.schemas.usage import BudgetOut, Budgets, UsageOut, UsagePage
 from mainspring.web.charts import encode_chart

@@ -14,12 +14,13 @@ from mainspring.cli.client.command import command
 from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, read_payload
 from mainspring.cli.output import Output, confirm
-from mainspring.cli.tables.runs import RunDetails as Run
 from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.headline import find_headline
 from mainspring.core.model.base.instant import SECOND, parse_duration, parse_instant
 from mainspring.features.dead_letters.commands import replays
+from mainspring.http.schemas.dead_letters import Groups
+from mainspring.http.schemas.runs import RunOut
 
 group = typer.Typer(
     name="dead-letters", help="List, replay and discard runs that failed permanently.", no_args_is_help=True
@@ -55,24 +56,6 @@ def register(application: typer.Typer) -> None:
     application.add_typer(replays.group)
 
 
-class ErrorGroup(msgspec.Struct, rename="camel"):
-    """Dead letters with the same error."""
-
-    fingerprint: str
-    task: str
-    reason: str
-    count: int
-    first_seen: str
-    last_seen: str
-    sample_run_id: str
-    error_message: str
-    trend: tuple[int, ...] = ()
-
-
-class _ErrorGroups(msgspec.Struct):
-    items: list[ErrorGroup]
-
-
 class DeadLetterResult(msgspec.Struct, rename="camel"):
     """The runs that an action changed, or would change."""
 
@@ -104,13 +87,13 @@ async def list_dead(
     query = {"task": task, "queue": queue, "tenant": api.tenant}
     if runs or fingerprint is not None:
         found = await api.pages("/v1/dead-letters/runs", {**query, "fingerprint": fingerprint}, limit)
-        dead = [decode_answer(item, Run) for item in found.items]
+        dead = [decode_answer(item, RunOut) for item in found.items]
         out.render(
             found, [run.run_id for run in dead], lambda: show_runs(out, dead, more=found.next_cursor is not None)
         )
         return
     answer = await api.ask("GET", "/v1/dead-letters", query={**query, "limit": min(limit, 1_000)})
-    groups = decode_answer(answer, _ErrorGroups).items
+    groups = decode_answer(answer, Groups).items
 
     def show() -> None:
         out.rows(
@@ -274,15 +257,11 @@ async def _select_runs(
     found = await api.pages("/v1/dead-letters/runs", query, _MAX_RUNS)
     return [
         run.run_id
-        for run in (decode_answer(item, _DeadRun) for item in found.items)
-        if (since is None or parse_instant(run.end_time) > since)
+        for run in (decode_answer(item, RunOut) for item in found.items)
+        if run.end_time is not None
+        and (since is None or parse_instant(run.end_time) > since)
         and (until is None or parse_instant(run.end_time) < until)
     ]
-
-
-class _DeadRun(msgspec.Struct, rename="camel"):
-    run_id: str
-    end_time: str
 
 
 async def _send(

@@ -3,7 +3,6 @@
 from datetime import datetime
 from typing import Annotated
 
-import msgspec
 import typer
 
 from mainspring.cli.client.command import command
@@ -12,6 +11,8 @@ from mainspring.cli.output import Output
 from mainspring.core.model.base.instant import from_datetime, isoformat
 from mainspring.core.model.schedules.cron.zone import load_zone
 from mainspring.features.jobs.commands.group import Job, group
+from mainspring.http.schemas.job_answers import JobOut
+from mainspring.http.schemas.runs import TickExplanation
 
 
 def register(_application: typer.Typer) -> None:
@@ -47,13 +48,13 @@ async def explain(
     identifier = await api.job(job)
     local = ""
     if at is not None and (naive := _parse_local_time(at)) is not None:
-        zone = decode_answer(await api.ask("GET", f"/v1/jobs/{identifier}"), _Job).timezone or "UTC"
+        zone = decode_answer(await api.ask("GET", f"/v1/jobs/{identifier}"), JobOut).timezone or "UTC"
         local = f" ({at} {zone})"
         at = isoformat(from_datetime(naive.replace(tzinfo=load_zone(zone))))
     answer = await api.ask("GET", f"/v1/jobs/{identifier}/explain", query={"at": at, "datacenter": datacenter})
 
     def show() -> None:
-        found = decode_answer(answer, _Explanation)
+        found = decode_answer(answer, TickExplanation)
         version = "" if found.job_version is None else f", version {found.job_version}"
         out.print(f"{found.time}{local}{version}: {_ANSWERS.get(found.answer, found.answer)}")
         for reason in found.because:
@@ -87,21 +88,3 @@ _ANSWERS = {
     "ahead": "it is in the future",
     "unknown": "unknown: the records were deleted",
 }
-
-
-class _Job(msgspec.Struct):
-    timezone: str | None = None
-
-
-class _Reason(msgspec.Struct):
-    words: str
-    hint: str = ""
-
-
-class _Explanation(msgspec.Struct, rename="camel"):
-    time: str
-    answer: str
-    because: list[_Reason]
-    job_version: int | None = None
-    tick_before: str | None = None
-    tick_after: str | None = None

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -31,9 +30,11 @@ from mainspring.cli.fields import (
 )
 from mainspring.cli.output import Output, confirm, format_status
 from mainspring.cli.pausing import Until, Why, build_pause, format_until
-from mainspring.cli.tables.jobs import JobDetails, show_details
+from mainspring.cli.tables.jobs import format_schedule, show_details
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.jobs.commands.group import Job, Jobs, group
+from mainspring.http.schemas.job_answers import JobOut
+from mainspring.http.schemas.runs import RunMade
 
 
 def register(_application: typer.Typer) -> None:
@@ -79,7 +80,7 @@ async def list_jobs(
         "tenant": api.tenant,
     }
     found = await api.pages("/v1/jobs", query, limit)
-    jobs = [decode_answer(item, JobDetails) for item in found.items]
+    jobs = [decode_answer(item, JobOut) for item in found.items]
 
     def show() -> None:
         more = ("QUEUE", "TENANT", "PRIORITY") if out.roomy else ()
@@ -93,7 +94,7 @@ async def list_jobs(
                     format_status(job.status),
                     out.time(job.next_fires[0]) if job.next_fires else "",
                     *((job.queue, job.tenant, str(job.priority)) if out.roomy else ()),
-                    job.schedule,
+                    format_schedule(job),
                 )
                 for job in jobs
             ],
@@ -113,7 +114,7 @@ async def show_job(api: Client, out: Output, job: Job) -> None:
     Example: mainspring jobs show weekly-report
     """
     found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}")
-    shown = decode_answer(found, JobDetails)
+    shown = decode_answer(found, JobOut)
     out.render(found, [shown.job_id], lambda: show_details(out, shown))
     for warning in shown.warnings:
         out.warn(warning)
@@ -156,7 +157,7 @@ async def update(
         body["expectedVersion"] = version
     before = decode_answer(await api.ask("GET", f"/v1/jobs/{identifier}"), dict[str, Raw])
     changed = await api.ask("PATCH", f"/v1/jobs/{identifier}", body=body)
-    for warning in decode_answer(changed, JobDetails).warnings:
+    for warning in decode_answer(changed, JobOut).warnings:
         out.warn(warning)
 
     def show() -> None:
@@ -263,19 +264,13 @@ async def run(
     if datacenter is not None:
         body["datacenter"] = datacenter
     answer = await api.ask("POST", f"/v1/jobs/{await api.job(job)}/run", body=body)
-    run = decode_answer(answer, _RunOut)
+    run = decode_answer(answer, RunMade)
     for warning in run.warnings:
         out.warn(warning)
     if wait:
         await wait_for(api, out, run.run_id)
     else:
         out.render(answer, [run.run_id], lambda: out.print(f"run {run.run_id} is {run.status}"))
-
-
-class _RunOut(msgspec.Struct, rename="camel"):
-    run_id: str
-    status: str
-    warnings: list[str] = []
 
 
 async def _act_on_each(

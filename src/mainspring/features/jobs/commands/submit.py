@@ -19,10 +19,10 @@ from mainspring.cli.fields import (
 )
 from mainspring.cli.output import Output
 from mainspring.cli.tables.datacenters import parse_datacenters
-from mainspring.cli.tables.jobs import JobDetails
 from mainspring.config.loading import parse_labels
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.jobs.commands.group import group
+from mainspring.http.schemas.job_answers import JobOut
 
 
 def register(application: typer.Typer) -> None:
@@ -205,7 +205,7 @@ async def submit(
         query={"strict": "true"} if strict else None,
         repeatable=True,
     )
-    job = decode_answer(answer, JobDetails)
+    job = decode_answer(answer, JobOut)
     for warning in job.warnings:
         out.warn(warning)
     if wait:

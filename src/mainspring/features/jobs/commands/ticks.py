@@ -12,8 +12,11 @@ from mainspring.cli.fields import (
     Limit,
 )
 from mainspring.cli.output import Output
+from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.jobs.commands.group import Job, group
+from mainspring.http.schemas.common import Page
+from mainspring.http.schemas.runs import RunOut, TickOut
 
 
 def register(_application: typer.Typer) -> None:
@@ -98,22 +101,19 @@ async def history(
 
     mainspring jobs history weekly-report --ledger --since 2026-01-01T00:00:00Z
     """
-    from mainspring.cli.tables.runs import RunDetails as Run
-    from mainspring.cli.tables.runs import show_runs
-
     identifier = await api.job(job)
     if not ledger:
         if since is not None:
             raise Invalid("--since", "requires --ledger")
         runs = await api.pages(f"/v1/jobs/{identifier}/runs", {}, limit)
-        items = [decode_answer(item, Run) for item in runs.items]
+        items = [decode_answer(item, RunOut) for item in runs.items]
         out.render(
             runs, [item.run_id for item in items], lambda: show_runs(out, items, more=runs.next_cursor is not None)
         )
         return
     query = {"since": since, "limit": min(limit, 1_000)}
     answer = await api.ask("GET", f"/v1/jobs/{identifier}/ledger", query=query)
-    ticks = decode_answer(answer, _Ledger).items
+    ticks = decode_answer(answer, Page[TickOut]).items
 
     def show() -> None:
         multiple = any(tick.datacenter for tick in ticks)
@@ -151,18 +151,3 @@ class _Backfill(msgspec.Struct, rename="camel"):
     ticks: int
     made: int
     scheduled_for: list[str]
-
-
-class _Tick(msgspec.Struct, rename="camel"):
-    scheduled_for: str
-    decision: str
-    job_version: int
-    reason: str = ""
-    run_id: str | None = None
-    ticks: int = 1
-    until: str | None = None
-    datacenter: str | None = None
-
-
-class _Ledger(msgspec.Struct):
-    items: list[_Tick]

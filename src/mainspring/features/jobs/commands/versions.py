@@ -7,24 +7,12 @@ import typer
 from rich.text import Text
 
 from mainspring.cli.client.command import command
-from mainspring.cli.client.target import Client, Raw, decode_answer
+from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output
 from mainspring.features.jobs.commands.group import Job, group
+from mainspring.http.schemas.differences import Change
 
 Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="The maximum number of versions.")]
-
-
-class Change(msgspec.Struct, rename="camel"):
-    before: Raw | msgspec.UnsetType = msgspec.UNSET
-    after: Raw | msgspec.UnsetType = msgspec.UNSET
-    bytes_before: int = 0
-    bytes_after: int = 0
-
-    @property
-    def summary(self) -> Text:
-        if self.before is msgspec.UNSET or self.after is msgspec.UNSET:
-            return Text(f"{self.bytes_before} bytes → {self.bytes_after} bytes")
-        return Text(bytes(self.before).decode(), "red") + " → " + Text(bytes(self.after).decode(), "green")
 
 
 class Version(msgspec.Struct, rename="camel"):
@@ -92,7 +80,7 @@ async def diff(
 
     def show() -> None:
         for field, change in changes.items():
-            out.print(Text(f"{field}: ", "bold") + change.summary)
+            out.print(Text(f"{field}: ", "bold") + _summarize(change))
         if not changes:
             out.report("no differences")
 
@@ -116,3 +104,9 @@ async def restore(
     restored = await api.ask("POST", f"/v1/jobs/{identifier}/versions/{version}/restore", body=body)
     new = decode_answer(restored, _Restored).version
     out.render(restored, [identifier], lambda: out.print(f"job {job} has version {new}, a copy of version {version}"))
+
+
+def _summarize(change: Change) -> Text:
+    if change.before is msgspec.UNSET or change.after is msgspec.UNSET:
+        return Text(f"{change.bytes_before or 0} bytes → {change.bytes_after or 0} bytes")
+    return Text(bytes(change.before).decode(), "red") + " → " + Text(bytes(change.after).decode(), "green")

@@ -6,7 +6,8 @@ from mainspring.cli.client.command import command
 from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.fields import Contains, Limit, Queue, Status, Tag, Task
 from mainspring.cli.output import Output, format_status
-from mainspring.cli.tables.jobs import JobDetails
+from mainspring.cli.tables.jobs import format_schedule
+from mainspring.http.schemas.job_answers import JobOut
 
 group = typer.Typer(name="schedules", help="List recurring jobs and their next ticks.", no_args_is_help=True)
 
@@ -36,7 +37,7 @@ async def list_schedules(
     """
     query = {"status": status_, "task": task, "queue": queue, "tag": tag, "text": text, "tenant": api.tenant}
     found = await api.pages("/v1/jobs", {**query, "kind": "recurring"}, limit)
-    jobs = [decode_answer(item, JobDetails) for item in found.items]
+    jobs = [decode_answer(item, JobOut) for item in found.items]
 
     def show() -> None:
         more = ("QUEUE", "TENANT") if out.roomy else ()
@@ -49,7 +50,7 @@ async def list_schedules(
                     format_status(job.status),
                     out.time(job.next_fires[0]) if job.next_fires else "",
                     *((job.queue, job.tenant) if out.roomy else ()),
-                    job.schedule,
+                    format_schedule(job),
                 )
                 for job in jobs
             ],

@@ -1,33 +1,18 @@
 """``mainspring schedulers``: the processes that fire schedules and queue due runs."""
 
-import msgspec
 import typer
 
 from mainspring.cli.client.command import command
 from mainspring.cli.client.target import Client, decode_answer
 from mainspring.cli.output import Output, format_span
 from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.http.schemas.workers import Schedulers
 
 group = typer.Typer(name="schedulers", help="List live schedulers.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
-
-
-class Scheduler(msgspec.Struct, rename="camel"):
-    scheduler_id: str
-    name: str
-    version: str
-    started_at: str
-    last_heartbeat_at: str
-    shards: int
-    datacenter: str = ""
-
-
-class Schedulers(msgspec.Struct, rename="camel"):
-    items: list[Scheduler]
-    lag_ms: float
 
 
 @command(group, "list")

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -13,29 +12,13 @@ from mainspring.cli.each import act_on_each
 from mainspring.cli.output import Output
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.clock_guard import ClockRules
+from mainspring.http.schemas.workers import Workers
 
 group = typer.Typer(name="workers", help="List and drain workers.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
-
-
-class Worker(msgspec.Struct, rename="camel"):
-    worker_id: str
-    name: str
-    version: str
-    started_at: str
-    running: int
-    draining: bool
-    queues: tuple[str, ...]
-    tasks: tuple[str, ...]
-    labels: dict[str, str] = {}
-    clock_offset_ms: float | None = None
-
-
-class Workers(msgspec.Struct):
-    items: list[Worker]
 
 
 @command(group, "list")
