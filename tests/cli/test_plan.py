@@ -144,7 +144,7 @@ def test_a_schedule_of_another_source_is_taken_over_only_with_yes(folder: Path) 
 async def test_declare_stores_the_specs_that_plan_compares(folder: Path) -> None:
     """``declare`` and the API produce equal specs, so that a plan after either one is empty."""
     from mainspring.http.jobs.reading import build_spec, read_payload
-    from mainspring.http.schemas.job_answers import read_spec_fields
+    from mainspring.http.rendering.jobs import read_spec_fields
 
     write(folder, more=MORE + '\napp.cron("H 3 * * *", name="x", dst_gap="skip", dst_fold="twice")(work)')
     app = import_module("plan_tasks").app

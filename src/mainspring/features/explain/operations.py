@@ -16,9 +16,10 @@ from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_recurring_job
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
+from mainspring.http.rendering.runs import render_reason, render_run, render_tick
 from mainspring.http.schemas.common import Request, Time, format_time, parse_time
 from mainspring.http.schemas.datacenters import PlaceName
-from mainspring.http.schemas.runs import TickExplanation, render_reason, render_run, render_tick
+from mainspring.http.schemas.runs import TickExplanation
 
 #: Versions read at once, since they contain payloads.
 _VERSIONS_PAGE = 20

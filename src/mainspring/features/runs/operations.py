@@ -19,6 +19,7 @@ from mainspring.http.jobs.lookup import find_job, find_newest_started, find_run,
 from mainspring.http.jobs.reading import build_idempotency
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem, RequestError
+from mainspring.http.rendering.runs import render_line, render_reason, render_run
 from mainspring.http.schemas.common import (
     Cursor,
     Id,
@@ -36,15 +37,7 @@ from mainspring.http.schemas.common import (
     parse_time,
     render_page,
 )
-from mainspring.http.schemas.runs import (
-    Explanation,
-    LogLineOut,
-    RunMade,
-    RunOut,
-    render_line,
-    render_reason,
-    render_run,
-)
+from mainspring.http.schemas.runs import Explanation, LogLineOut, RunMade, RunOut
 from mainspring.http.schemas.status_words import run_states
 from mainspring.http.search import Search
 

@@ -20,9 +20,9 @@ from mainspring.http.jobs.reading import apply_defaults, build_spec, read_payloa
 from mainspring.http.live_workers import MOST_WARNINGS
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem, build_problem, decode, restore_names
+from mainspring.http.rendering.jobs import read_fields
 from mainspring.http.schemas.common import Name, Request, Wire
 from mainspring.http.schemas.differences import Change, list_differences
-from mainspring.http.schemas.job_answers import read_fields
 from mainspring.http.schemas.jobs import JobFields, is_recurring
 
 schedules = Resource(

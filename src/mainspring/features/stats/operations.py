@@ -17,8 +17,8 @@ from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import Load, Minute, RunFilter
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.rendering.jobs import render_slo
 from mainspring.http.schemas.common import Limit, Name, Request, Time, parse_time
-from mainspring.http.schemas.job_answers import render_slo
 from mainspring.http.schemas.stats import Histories, History, MissedSlo, MissedSlos, Point, RunCounts, Stats, TickEnd
 
 stats = Resource("Statistics", "Time series and counts for charts.")

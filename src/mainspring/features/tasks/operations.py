@@ -13,9 +13,9 @@ from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import ObjectNotFound, Problem
+from mainspring.http.rendering.jobs import render_retry
 from mainspring.http.schemas.common import Request, Wire
 from mainspring.http.schemas.datacenters import render_requires
-from mainspring.http.schemas.job_answers import render_retry
 from mainspring.http.schemas.limits import render_breaker, render_limits
 from mainspring.http.schemas.tasks import TaskOut
 

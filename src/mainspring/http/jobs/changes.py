@@ -24,7 +24,8 @@ from mainspring.http.jobs.reading import (
 )
 from mainspring.http.operation import Answer
 from mainspring.http.problems import ObjectNotFound
-from mainspring.http.schemas.job_answers import JobOut, read_fields, render_job, render_one_off, render_policy
+from mainspring.http.rendering.jobs import read_fields, render_job, render_one_off, render_policy
+from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.jobs import JobFields, JobPatch
 
 #: How often a change is retried after a concurrent change.

@@ -12,10 +12,10 @@ from mainspring.core.ports.storage.answers import PutOutcome, PutResult, SubmitR
 from mainspring.http.context import Api
 from mainspring.http.jobs.reading import apply_defaults, build_run, build_spec, check_key, read_payload, read_placement
 from mainspring.http.operation import Answer
+from mainspring.http.rendering.jobs import render_job
 from mainspring.http.schemas.common import (
     Request,
 )
-from mainspring.http.schemas.job_answers import render_job
 from mainspring.http.schemas.jobs import JobFields, JobIn
 
 KEY_HEADER = "idempotency-key"

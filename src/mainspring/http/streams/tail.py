@@ -19,7 +19,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import LOG_END, Catalog, LogLine
 from mainspring.core.ports.storage.reads import RunViews
 from mainspring.core.runtime.log import get_logger
-from mainspring.http.schemas.runs import render_line
+from mainspring.http.rendering.runs import render_line
 from mainspring.http.streams.sse import format_event, keep_alive
 
 _log = get_logger("mainspring.api.logs")

@@ -23,8 +23,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.features.broadcasts.operations import BroadcastOut
 from mainspring.features.jobs.operations.batches import LARGEST_BATCH, BatchItem, BatchOut
+from mainspring.http.rendering.jobs import render_policy
 from mainspring.http.schemas.common import Page
-from mainspring.http.schemas.job_answers import JobOut, render_policy
+from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.jobs import BroadcastIn, JobFields, JobIn
 from mainspring.http.schemas.limits import render_unique
 from mainspring.http.schemas.runs import RunOut

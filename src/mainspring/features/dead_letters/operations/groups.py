@@ -17,6 +17,7 @@ from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
 from mainspring.http.jobs.replays import build_replay, limit_to_quotas
 from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.rendering.runs import render_run
 from mainspring.http.schemas.common import (
     Id,
     Limit,
@@ -32,7 +33,7 @@ from mainspring.http.schemas.common import (
     render_page,
 )
 from mainspring.http.schemas.dead_letters import GroupOut, Groups
-from mainspring.http.schemas.runs import RunOut, render_run
+from mainspring.http.schemas.runs import RunOut
 from mainspring.http.search import Search
 
 dead_letters = Resource("Dead letters", "Runs that failed and were neither replayed nor discarded.")

@@ -17,8 +17,9 @@ from mainspring.http.jobs.changes import patch_job, render_recurring
 from mainspring.http.jobs.lookup import find_job, list_parents
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
+from mainspring.http.rendering.jobs import render_one_off, render_slo
 from mainspring.http.schemas.common import Request, Wire
-from mainspring.http.schemas.job_answers import JobOut, render_one_off, render_slo
+from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.jobs import JobPatch
 
 one_job = Resource("Jobs")

@@ -20,6 +20,7 @@ from mainspring.http.jobs.reading import explain_past_time
 from mainspring.http.jobs.submission import KEY_HEADER, Submit, answer_put, build_conflict, make_job, make_run, read_key
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
+from mainspring.http.rendering.jobs import render_job, render_one_off
 from mainspring.http.schemas.common import (
     Cursor,
     Ids,
@@ -33,7 +34,7 @@ from mainspring.http.schemas.common import (
     parse_time,
     render_page,
 )
-from mainspring.http.schemas.job_answers import JobOut, render_job, render_one_off
+from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.jobs import JobIn, is_recurring
 from mainspring.http.schemas.status_words import states_of_both
 from mainspring.http.schemas.workflows import read_dependencies

@@ -20,9 +20,9 @@ from mainspring.http.jobs.reading import apply_patch, build_spec, changes_task, 
 from mainspring.http.jobs.submission import make_job, make_run
 from mainspring.http.operation import Answer, Call, Resource
 from mainspring.http.problems import Problem
+from mainspring.http.rendering.jobs import read_fields, read_spec_fields
 from mainspring.http.schemas.common import Request, Wire, format_time
 from mainspring.http.schemas.differences import Change, list_differences
-from mainspring.http.schemas.job_answers import read_fields, read_spec_fields
 from mainspring.http.schemas.jobs import JobFields, JobIn, JobPatch, ScheduleType, is_recurring, read_schedule_type
 
 previews = Resource("Jobs")

@@ -24,6 +24,7 @@ from mainspring.http.jobs.reading import build_idempotency, build_run_of_job
 from mainspring.http.jobs.submission import KEY_HEADER
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import ObjectNotFound, Problem
+from mainspring.http.rendering.runs import render_run, render_status, render_tick
 from mainspring.http.schemas.common import (
     Limit,
     Page,
@@ -39,7 +40,7 @@ from mainspring.http.schemas.common import (
     render_page,
 )
 from mainspring.http.schemas.datacenters import PlaceName, list_destinations
-from mainspring.http.schemas.runs import RunMade, RunOut, StatusOut, TickOut, render_run, render_status, render_tick
+from mainspring.http.schemas.runs import RunMade, RunOut, StatusOut, TickOut
 from mainspring.http.search import Search
 
 runs_of_jobs = Resource("Jobs")

@@ -18,9 +18,10 @@ from mainspring.http.jobs.changes import write_new_version
 from mainspring.http.jobs.lookup import find_recurring_job
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
+from mainspring.http.rendering.jobs import read_fields
 from mainspring.http.schemas.common import Request, Text, Wire
 from mainspring.http.schemas.differences import Change, list_differences
-from mainspring.http.schemas.job_answers import JobOut, read_fields
+from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.jobs import JobPatch
 
 versions = Resource("Jobs")

@@ -164,7 +164,7 @@ def _read_declaration(app: str | None, file: Path | None, name: str | None, tena
                 raise Invalid(option, "requires -f", "an application sets it in its code")
         loaded = load_application(app)
         _check_unique_name(app, loaded)
-        from mainspring.http.schemas.job_answers import read_spec_fields
+        from mainspring.http.rendering.jobs import read_spec_fields
 
         # Send every field: the code sets the options of its own tasks.
         given = [read_spec_fields(spec, payload) for spec, payload in loaded.schedules()]

@@ -45,6 +45,7 @@ from mainspring.http.live_workers import MOST_WARNINGS
 from mainspring.http.operation import Answer, Body, Call, Empty, Query, Resource
 from mainspring.http.plans.workflow import build_node, name_node
 from mainspring.http.problems import ObjectNotFound, Problem, RequestFieldError
+from mainspring.http.rendering.runs import render_run
 from mainspring.http.schemas.common import (
     Cursor,
     Ids,
@@ -57,7 +58,7 @@ from mainspring.http.schemas.common import (
     parse_ids,
     render_page,
 )
-from mainspring.http.schemas.runs import RunOut, render_run
+from mainspring.http.schemas.runs import RunOut
 from mainspring.http.schemas.workflows import (
     NodeIn,
     WorkflowIn,

@@ -1,0 +1,1 @@
+"""Converts values of the model to the wire format of ``http.schemas``."""
