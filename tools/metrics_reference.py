@@ -3,7 +3,8 @@
 python -m tools.metrics_reference > docs/reference/metrics.md
 """
 
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Metric, MetricKind, Scope
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD
+from mainspring.core.runtime.metrics.metric import Metric, MetricKind, Scope
 
 _HEAD = """# Metrics
 

@@ -17,6 +17,7 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.worker.reporting.status_cache import FlagListener, WorkerStatusWriter
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.features.events.status_writer import StatusWriter
@@ -114,7 +115,7 @@ async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_on
     settings = WorkerSettings(
         name=name, lease=10 * HOUR, heartbeat_interval=HOUR, lease_margin=HOUR, poll_interval=SECOND // 10
     )
-    worker = ObservedWorker(store, LocalWakeups(), clock, Tasks(greet=long), settings)
+    worker = ObservedWorker(WorkerRuntime(store, LocalWakeups(), clock, settings), Tasks(greet=long))
     run = a_run()
     await store.submit([run])
     await worker.start()

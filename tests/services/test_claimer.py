@@ -14,6 +14,7 @@ from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Demand
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.claimer import Claimer
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.slots import Slots
 from tests.support.builders import a_held_run
@@ -68,11 +69,8 @@ async def test_runs_of_a_claim_are_accepted_if_it_was_answered_in_time_under_the
     started: list[HeldRun] = []
     wakeup = LocalWakeups().listen([])
     claimer = Claimer(
-        store,
-        clock,
+        WorkerRuntime(store, LocalWakeups(), clock, SETTINGS, Random(0)),
         wakeup,
-        Random(0),
-        SETTINGS,
         Slots(SETTINGS.queues, clock, wakeup, SETTINGS.gather),
         lambda holding, runs: started.extend(runs),
         overloaded=lambda: len(store.pending) == 1,
@@ -90,11 +88,8 @@ async def test_idle_workers_jitter_their_interval_by_a_quarter(number: float, wa
     clock, wakeup = ManualClock(), LocalWakeups().listen([])
     store: Any = None
     claimer = Claimer(
-        store,
-        clock,
+        WorkerRuntime(store, LocalWakeups(), clock, WorkerSettings(poll_interval=SECOND), FixedRandom(number)),
         wakeup,
-        FixedRandom(number),
-        WorkerSettings(poll_interval=SECOND),
         Slots(SETTINGS.queues, clock, wakeup, SETTINGS.gather),
         lambda holding, runs: None,
         overloaded=lambda: False,
@@ -131,11 +126,8 @@ async def test_a_worker_without_hints_claims_after_half_of_its_poll_interval(lat
     store: Any = EmptyStore()
     broker: Any = SilentBroker()
     claimer = Claimer(
-        store,
-        clock,
+        WorkerRuntime(store, LocalWakeups(), clock, WorkerSettings(poll_interval=SECOND), FixedRandom(0)),
         wakeup,
-        FixedRandom(0),
-        WorkerSettings(poll_interval=SECOND),
         Slots(SETTINGS.queues, clock, wakeup, SETTINGS.gather),
         lambda holding, runs: None,
         overloaded=lambda: False,

@@ -30,8 +30,8 @@ async def test_a_run_that_its_handler_completed_is_not_completed_again() -> None
         # Each completion starts the next run of the key without a poll.
         assert bench.clock.monotonic() - began < SECOND // 2
         assert bench.worker.running == 0
-        assert bench.worker.holding is not None
-        assert not bench.worker.holding.held
+        assert bench.worker.lease.holding is not None
+        assert not bench.worker.lease.holding.held
         assert bench.worker.counts[Outcome.SUCCESS] == 5
         assert calls == 5
         assert bench.store.completed == []

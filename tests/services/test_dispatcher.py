@@ -21,6 +21,7 @@ from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.stores.memory import MemoryStore
@@ -109,12 +110,8 @@ class World:
         settings = WorkerSettings(queues={"default": slots}, poll_interval=poll, capture_logs=False)
         guarded = self.engines.of("default")
         worker = Worker(
-            self.faulty,
-            LocalWakeups(),
-            self.clock,
+            WorkerRuntime(self.faulty, LocalWakeups(), self.clock, settings, Random(1)),
             Tasks(greet=note),
-            settings,
-            jitter=Random(1),
             brokers={} if guarded is None else {"default": guarded},
         )
         await worker.start()

@@ -29,8 +29,9 @@ from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.core.ports.storage.slos import SloResult
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.runtime.metrics.declared import ALL, Scope
+from mainspring.core.runtime.metrics.declared import ALL
 from mainspring.core.runtime.metrics.exposition import Exposition
+from mainspring.core.runtime.metrics.metric import Scope
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.store import Demand
 from mainspring.stores.memory import MemoryStore

@@ -568,14 +568,14 @@ async def test_a_worker_recycles_when_it_uses_the_configured_memory(
 async def test_the_margin_of_a_lease_shrinks_to_nothing_while_it_is_not_renewed() -> None:
     async with a_worker() as bench:
         bench.store.fail("heartbeat")
-        assert bench.worker.lease_margin == 8 * SECOND
+        assert bench.worker.lease.margin == 8 * SECOND
         await bench.clock.sleep(3 * SECOND)
-        assert bench.worker.lease_margin == 5 * SECOND
-        assert bench.worker.holding is not None
-        bench.worker.holding.renewed_at -= 5 * SECOND + 1
-        assert bench.worker.lease_margin == 0
-        bench.worker.holding.renewed_at += 2
-        assert bench.worker.lease_margin == 1
+        assert bench.worker.lease.margin == 5 * SECOND
+        assert bench.worker.lease.holding is not None
+        bench.worker.lease.holding.renewed_at -= 5 * SECOND + 1
+        assert bench.worker.lease.margin == 0
+        bench.worker.lease.holding.renewed_at += 2
+        assert bench.worker.lease.margin == 1
 
 
 # Figures and limits
@@ -605,7 +605,7 @@ async def test_a_worker_fails_since_the_first_of_its_outcomes_or_reports(
     bench = Bench(VirtualClock(), Tasks(), WorkerSettings())
     monkeypatch.setattr(Completer, "failing_since", outcomes)
     bench.worker._reporter.failing_since = reports
-    assert bench.worker.failing_since == since
+    assert bench.worker.lease.failing_since == since
 
 
 @in_virtual_time
@@ -636,15 +636,15 @@ async def test_the_slots_of_a_queue_are_counted_over_its_priorities(
 @in_virtual_time
 async def test_a_worker_stops_its_runs_exactly_at_the_margin_of_its_lease(silent: Micros, lost: int) -> None:
     async with a_worker() as bench:
-        holding = bench.worker.holding
+        holding = bench.worker.lease.holding
         assert holding is not None
         holding.renewed_at = bench.clock.monotonic() - silent
         for _ in range(2):
-            bench.worker._check_lease()
-            assert bench.worker.lost_leases == lost
+            bench.worker.lease.check()
+            assert bench.worker.lease.losses == lost
         # The end of an older lease changes nothing.
-        bench.worker.lease_over(Holding(holding.session, 0), "for the test")
-        assert bench.worker.lost_leases == lost
+        bench.worker.lease.lease_over(Holding(holding.session, 0), "for the test")
+        assert bench.worker.lease.losses == lost
 
 
 @in_virtual_time
@@ -725,8 +725,8 @@ async def test_outcomes_are_reported_until_the_store_accepts_them(applied: bool)
             assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
         assert bench.worker.unflushed == 0
         assert len(bench.store.sessions) == 1
-        assert bench.worker.holding is not None
-        assert not bench.worker.holding.held
+        assert bench.worker.lease.holding is not None
+        assert not bench.worker.lease.holding.held
 
 
 @in_virtual_time
@@ -740,7 +740,7 @@ async def test_outcomes_are_reported_again_with_pauses_that_double_up_to_two_sec
 
     settings = WorkerSettings(lease=MINUTE)
     async with a_worker(settings=settings) as bench:
-        bench.worker.jitter.random = lambda: 1.0  # type: ignore[method-assign]
+        bench.worker.runtime.jitter.random = lambda: 1.0  # type: ignore[method-assign]
         bench.store.before["complete"] = fail
         (run,) = await bench.submit(a_run())
         await bench.until(run)
@@ -816,7 +816,7 @@ async def test_a_stale_outcome_is_logged_and_not_reported_again() -> None:
     async with a_worker(Tasks(greet=Counting(5 * SECOND))) as bench:
         (run,) = await bench.submit(a_run())
         await bench.until(run, RunState.RUNNING)
-        assert bench.worker.holding is not None
+        assert bench.worker.lease.holding is not None
         traced: list[object] = []
         tracing: Any = SimpleNamespace(completed=lambda batch, clock: traced.extend(batch))
         bench.worker._completer._tracing = tracing
@@ -828,7 +828,7 @@ async def test_a_stale_outcome_is_logged_and_not_reported_again() -> None:
         bench.memory._tables.runs[run] = stolen
         assert [entry["run"] for entry in logs if "too late" in entry["event"]] == [run]
         assert sum(len(batch) for batch in bench.store.completed) == 1
-        assert not bench.worker.holding.held
+        assert not bench.worker.lease.holding.held
         # A stale outcome records no span, and is counted apart.
         assert traced == []
         assert metrics.fenced == 1
@@ -879,7 +879,7 @@ async def test_a_worker_opens_a_new_session_with_pauses_that_double_up_to_two_se
             raise StoreUnavailable("no server")
 
     async with a_worker() as bench:
-        bench.worker.jitter.random = lambda: 1.0  # type: ignore[method-assign]
+        bench.worker.runtime.jitter.random = lambda: 1.0  # type: ignore[method-assign]
         bench.store.before["open_session"] = fail
         await bench.memory.close_session(bench.store.sessions[0])
         await bench.clock.sleep(20 * SECOND)
@@ -907,8 +907,8 @@ async def test_a_new_session_waits_for_the_runs_of_the_old_one_but_not_for_ever(
         (run,) = await bench.submit(a_run())
         await bench.until(run, RunState.RUNNING)
         bench.store.before["open_session"] = note
-        assert bench.worker.holding is not None
-        bench.worker.lease_over(bench.worker.holding, "for the test")
+        assert bench.worker.lease.holding is not None
+        bench.worker.lease.lease_over(bench.worker.lease.holding, "for the test")
         lost_at = bench.clock.monotonic()
         await bench.clock.sleep(10 * SECOND)
         # Twice the time that a stopped attempt gets for cleaning up.

@@ -15,7 +15,7 @@ from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire, Tick
 from mainspring.core.ports.storage.answers import HeartbeatAnswer
-from mainspring.core.worker.worker import Worker
+from mainspring.core.worker.lease import Lease
 from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.rows import JobRow, RunRow
 from mainspring.stores.memory.work.dependencies import DependencyGraph
@@ -215,7 +215,7 @@ def test_a_seed_fails_if_fires_are_not_checked_against_the_store_clock() -> None
 
 
 def test_a_seed_fails_if_a_worker_without_a_lease_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "lease_over", lambda *_: None)
+    monkeypatch.setattr(Lease, "lease_over", lambda *_: None)
     lonely = Chaos(every=SECOND, cut_off=1)
     scenarios = (msgspec.structs.replace(draw(seed), ending=20 * SECOND, chaos=lonely) for seed in SEEDS)
     assert any(complains(scenario, RecordedStore, "nothing_runs_twice_at_once") for scenario in scenarios)

@@ -20,6 +20,7 @@ from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Demand, NewSession, Workforce
 from mainspring.core.worker.handler import AsyncHandler, Handler
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.stores.memory.store import MemoryStore
@@ -166,14 +167,10 @@ class Bench:
         open_workforce: Callable[[], "WorkforceContext"] | None = None,
     ) -> Worker:
         return Worker(
-            self.store,
-            self.wakeups,
-            self.clock,
+            WorkerRuntime(self.store, self.wakeups, self.clock, settings, Random(1)),
             tasks,
-            settings,
             source=source,
             open_workforce=open_workforce,
-            jitter=Random(1),
             brokers=self._brokers,
         )
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind, Scope
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD
+from mainspring.core.runtime.metrics.metric import MetricKind, Scope
 from tests.support.load import PAUSE_SECONDS
 from tests.support.monitoring import Monitoring
 from tests.support.processes import kill

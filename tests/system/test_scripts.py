@@ -315,8 +315,8 @@ async def test_a_cancelled_script_can_clean_up(tmp_path: Path) -> None:
     async with a_worker(tmp_path, grace=HOUR) as bench:
         (run_id,) = await bench.submit(call(script="polite.sh"))
         await read_pids(tmp_path)
-        assert bench.worker.holding is not None
-        attempt = bench.worker.holding.held[run_id]
+        assert bench.worker.lease.holding is not None
+        attempt = bench.worker.lease.holding.held[run_id]
         bench.worker._cancellation.request(attempt, Stop.CANCEL)
         view = await bench.until(run_id, RunState.CANCELLED)
     assert view.state is RunState.CANCELLED

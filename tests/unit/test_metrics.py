@@ -19,8 +19,9 @@ from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.ports.storage.upkeep import UnattemptedRuns
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.counters import OTHER, BoundedNames, Histogram
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD
 from mainspring.core.runtime.metrics.exposition import Exporter, Exposition
+from mainspring.core.runtime.metrics.metric import MetricKind
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from tests.support.builders import a_held_run, a_run
 from tools import metrics_reference

@@ -15,7 +15,8 @@ from typer.main import get_command
 from mainspring.cli.main import application
 from mainspring.config.loading import load
 from mainspring.config.settings import describe
-from mainspring.core.runtime.metrics.declared import ALL, STANDARD, MetricKind
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD
+from mainspring.core.runtime.metrics.metric import MetricKind
 from tools import dashboards
 
 ROOT = Path(__file__).parents[2]

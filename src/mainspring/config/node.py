@@ -143,7 +143,7 @@ class Node:
         only if it is the only role; otherwise the other roles continue.
         """
         while not (worker := self._worker) or not (
-            worker.wants_recycling or (worker.drained and self._roles == {Role.WORKER})
+            worker.wants_recycling or (worker.lease.drained and self._roles == {Role.WORKER})
         ):
             await self.runtime.clock.sleep(SECOND)
         await worker.left()
@@ -235,7 +235,7 @@ class Node:
     def _get_sessions(self) -> list[SessionId]:
         """Return the current sessions of this process."""
         sessions = [] if self._scheduler is None else self._scheduler.get_sessions()
-        if self._worker is not None and (holding := self._worker.holding) is not None:
+        if self._worker is not None and (holding := self._worker.lease.holding) is not None:
             sessions.append(holding.session)
         return sessions
 

@@ -22,6 +22,7 @@ from mainspring.core.runtime.service import Service
 from mainspring.core.scheduler.scheduler import Scheduler
 from mainspring.core.store import Demand, NewSession
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.features.slo.service import SloKeeper
@@ -129,12 +130,8 @@ class VirtualCluster:
             grace=0,
         )
         self._worker = Worker(
-            self._connection,
-            self.runtime.wakeups,
-            self.runtime.clock,
+            WorkerRuntime(self._connection, self.runtime.wakeups, self.runtime.clock, settings, self.runtime.random),
             self.faults,
-            settings,
-            jitter=self.runtime.random,
             attempt_log=AttemptLog(self.runtime.clock),
         )
         await self._worker.start()
@@ -150,10 +147,12 @@ class VirtualCluster:
     def _kill_worker(self) -> None:
         """Stop the handlers of the worker, cut its connection to the store, and start another worker in its place."""
         worker, self._worker = self._worker, None
-        if worker is None or worker.holding is None or self._connection is None:
+        if worker is None or worker.lease.holding is None or self._connection is None:
             return
         self._connection.cut = True
-        self._takeover = self._spawn_polling(self._expire(worker, worker.holding.session, list(worker.holding.held)))
+        self._takeover = self._spawn_polling(
+            self._expire(worker, worker.lease.holding.session, list(worker.lease.holding.held))
+        )
 
     async def _expire(self, worker: Worker, session: SessionId, held: Sequence[RunId]) -> None:
         await self.store.heartbeat(session, _LEASE, held, (), 0)

@@ -17,6 +17,7 @@ from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.supervisor import Supervisor
 from mainspring.core.scheduler.scheduler import Scheduler
 from mainspring.core.worker.handler import AsyncHandler, Handler, SyncHandler
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.features.slo.service import SloKeeper
@@ -127,13 +128,9 @@ class WorkerMachine(Machine):
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
         process.stage = self.stage
         worker = Worker(
-            self.store,
-            self.wakeups,
-            self.clock,
+            WorkerRuntime(self.store, self.wakeups, self.clock, self.settings, self.random),
             self,
-            self.settings,
             source="simulated",
-            jitter=self.random,
             brokers=self._feeds(process),
         )
         await worker.start()

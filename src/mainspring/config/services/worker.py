@@ -17,6 +17,7 @@ from mainspring.core.runtime import log_lines
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.submit.task_registration import TaskRegistration
 from mainspring.core.worker.reporting.attempt_log import AttemptLog, Tracebacks
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.settings import ChildSettings, WorkerSettings
 from mainspring.core.worker.worker import Worker
 
@@ -59,18 +60,15 @@ def make_worker(
             adopts=msgspec.json.encode(runtime.settings),
         ),
     )
+    adapters = WorkerRuntime(
+        runtime.store, runtime.wakeups, runtime.clock, settings, runtime.random, runtime.metrics, runtime.tracing
+    )
     return Worker(
-        runtime.store,
-        runtime.wakeups,
-        runtime.clock,
+        adapters,
         application,
-        settings,
         source=source,
         open_workforce=runtime.workforce(),
-        jitter=runtime.random,
         brokers=_select_brokers(brokers, settings),
-        metrics=runtime.metrics,
-        tracing=runtime.tracing,
         attempt_log=attempt_log,
     )
 

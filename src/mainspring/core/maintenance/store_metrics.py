@@ -9,8 +9,8 @@ from mainspring.core.ports.health import StoreHealth, Vitals
 from mainspring.core.runtime.cached import Cached
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.declared import Metric
 from mainspring.core.runtime.metrics.exposition import Exposition
+from mainspring.core.runtime.metrics.metric import Metric
 
 _PATIENCE_SECONDS = 5
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.wakeups import CANCELS, Wakeup, Wakeups
+from mainspring.core.ports.wakeups import CANCELS, Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.worker.attempt import NEVER, Attempt, Stop
+from mainspring.core.worker.runtime import WorkerRuntime
 
 _SWEEP: Micros = 50 * MILLISECOND
 _LONGEST_WAIT: Micros = 500 * MILLISECOND
@@ -17,7 +18,6 @@ class Cancellation(TickingService):
 
     At 20,000 runs per second, a timer for each attempt would cost as much as the run.
 
-
     An attempt's time runs from its real start here, not from when its claim was sent: a slow claim or a starting child
     must not shorten a short timeout. This start is later than the store's by at most the claim timeout, the start
     timeout and the patience for a thread. Together they are less than the reaper's grace (``OVERDUE_GRACE``), so the
@@ -26,14 +26,12 @@ class Cancellation(TickingService):
 
     def __init__(
         self,
-        clock: Clock,
-        wakeup: Wakeup,
-        kill_grace: Micros,
+        runtime: WorkerRuntime,
         running: dict[Attempt, None],
         also: Callable[[Micros], Micros],
     ) -> None:
-        super().__init__("cancellation", clock, wakeup)
-        self._kill_grace = kill_grace
+        super().__init__("cancellation", runtime.clock, runtime.wakeups.listen(()))
+        self._kill_grace = runtime.settings.kill_grace
         self._running = running
         #: Other periodic checks; returns how long the next one can wait.
         self._also = also

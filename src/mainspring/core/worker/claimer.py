@@ -2,21 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from random import Random
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.brokers import GuardedBroker
-from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.core.store import Demand, Workforce
+from mainspring.core.store import Demand
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.hints import HintFeed
-from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.runtime import WorkerRuntime
 from mainspring.core.worker.slots import Slots
 
 
@@ -29,31 +26,28 @@ class Claimer(TickingService):
 
     def __init__(
         self,
-        store: Workforce,
-        clock: Clock,
+        runtime: WorkerRuntime,
         wakeup: Wakeup,
-        jitter: Random,
-        settings: WorkerSettings,
         slots: Slots,
         accept: Callable[[Holding, list[HeldRun]], None],
         overloaded: Callable[[], bool],
         brokers: Mapping[str, GuardedBroker] | None = None,
-        metrics: RunMetrics | None = None,
     ) -> None:
-        """``brokers``: the brokers that hint at runs, by queue. ``metrics``: counts what happens."""
-        super().__init__("claimer", clock, wakeup)
+        """``brokers``: the brokers that hint at runs, by queue."""
+        super().__init__("claimer", runtime.clock, wakeup)
         #: The session to claim for; None while there is none.
         self.holding: Holding | None = None
         #: A claim is in progress.
         self.claiming = False
         #: Set permanently when the worker leaves.
         self.halted = False
-        self._store = store
-        self._jitter = jitter
+        self._store = runtime.store
+        self._jitter = runtime.jitter
         self._slots = slots
         self._accept = accept
         self._overloaded = overloaded
-        self._metrics = metrics
+        self._metrics = runtime.metrics
+        settings = runtime.settings
         self._timeout = settings.claim_timeout
         self._poll_interval = settings.poll_interval
         self._largest = settings.largest_claim
@@ -61,7 +55,9 @@ class Claimer(TickingService):
         look_every = settings.poll_interval // 2
         #: Keyed by queue and priority, like the slots.
         self._feeds = {
-            (group.queue, group.priority): HintFeed(group.queue, broker, clock, look_every, self._fed, group.priority)
+            (group.queue, group.priority): HintFeed(
+                group.queue, broker, self.clock, look_every, self._fed, group.priority
+            )
             for group in slots.groups.values()
             if (broker := (brokers or {}).get(group.queue)) is not None
         }

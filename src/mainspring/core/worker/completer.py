@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import TYPE_CHECKING
 
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
@@ -10,18 +9,15 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Mic
 from mainspring.core.model.runs.cause import FINAL, UNKNOWN
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_failure
 from mainspring.core.model.runs.run import Outcome, RunState
-from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.answers import PartialCompletion
-from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
+from mainspring.core.ports.wakeups import SCHEDULES, queue_topic
 from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.runtime.metrics.run_metrics import RunMetrics
-from mainspring.core.store import Workforce
 from mainspring.core.worker.attempt import Attempt
-from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.runtime import WorkerRuntime
 
 if TYPE_CHECKING:
-    from mainspring.core.runtime.tracing.spans import Tracing
+    pass
 
 _FIRST_PAUSE: Micros = 50 * MILLISECOND
 _LONGEST_PAUSE: Micros = 2 * SECOND
@@ -39,25 +35,19 @@ class Completer:
 
     def __init__(
         self,
-        store: Workforce,
-        clock: Clock,
-        wakeups: Wakeups,
-        jitter: Random,
-        settings: WorkerSettings,
+        runtime: WorkerRuntime,
         progress: Callable[[], None],
-        metrics: RunMetrics | None = None,
-        tracing: "Tracing | None" = None,
     ) -> None:
-        self._store = store
-        self._clock = clock
-        self._wakeups = wakeups
-        self._jitter = jitter
-        self._timeout = settings.lease / SECOND
-        self._largest = settings.largest_completion
-        self._most_in_flight = settings.completions_in_flight
+        self._store = runtime.store
+        self._clock = runtime.clock
+        self._wakeups = runtime.wakeups
+        self._jitter = runtime.jitter
+        self._timeout = runtime.settings.lease / SECOND
+        self._largest = runtime.settings.largest_completion
+        self._most_in_flight = runtime.settings.completions_in_flight
         self._progress = progress
-        self._metrics = metrics
-        self._tracing = tracing
+        self._metrics = runtime.metrics
+        self._tracing = runtime.tracing
         self._waiting: list[tuple[Attempt, Completion]] = []
         #: The next outcome is to be flushed at once.
         self._idle = True

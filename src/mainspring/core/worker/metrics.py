@@ -11,6 +11,6 @@ def export_worker(worker: Worker, exposition: Exposition) -> None:
         exposition.put(declared.SLOTS, slots, queue)
         exposition.put(declared.SLOTS_USED, used, queue)
     exposition.put(declared.UNREPORTED, worker.unflushed)
-    exposition.put(declared.WORKER_MARGIN, worker.lease_margin / SECOND)
+    exposition.put(declared.WORKER_MARGIN, worker.lease.margin / SECOND)
     exposition.put(declared.CHILDREN, len(worker.processes))
-    exposition.put(declared.LEASES_LOST, worker.lost_leases)
+    exposition.put(declared.LEASES_LOST, worker.lease.losses)

@@ -52,6 +52,31 @@ class Outcomes:
         self._none_left = none_left
         self._log = log
 
+    @property
+    def unflushed(self) -> int:
+        """The number of outcomes that the store has not received."""
+        return self._completer.unflushed + self._reporter.unflushed
+
+    @property
+    def failing_since(self) -> Micros | None:
+        """Since when outcomes or reports could not be flushed. Read by the heartbeat's thread."""
+        since = (self._completer.failing_since, self._reporter.failing_since)
+        return min((moment for moment in since if moment is not None), default=None)
+
+    def reset_failure_timer(self) -> None:
+        """Failures before a new lease are no reason to abandon that lease."""
+        self._completer.reset_failure_timer()
+        self._reporter.reset_failure_timer()
+
+    def drop_unflushed(self) -> None:
+        """Drop all outcomes and reports that the store has not received."""
+        self._reporter.drop()
+        self._completer.drop()
+
+    def forget(self, attempt: Attempt) -> None:
+        """Drop the outcome of an attempt whose run another worker has."""
+        self._completer.forget(attempt)
+
     def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
         """The attempt returned. That counts even if it was asked to stop: the work is done."""
         if result == SETTLED:

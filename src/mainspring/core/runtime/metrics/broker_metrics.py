@@ -5,8 +5,8 @@ from collections.abc import Callable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.declared import Metric
 from mainspring.core.runtime.metrics.exposition import Exposition
+from mainspring.core.runtime.metrics.metric import Metric
 
 _COUNTED: tuple[tuple[Metric, Callable[[GuardedBroker], int]], ...] = (
     (declared.PUBLISHED, lambda one: one.published),

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from mainspring.core.runtime.metrics.counters import Histogram, LabelCounts
-from mainspring.core.runtime.metrics.declared import Metric, MetricKind
+from mainspring.core.runtime.metrics.metric import Metric, MetricKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

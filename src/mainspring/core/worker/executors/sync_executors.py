@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.executors.children import UNLIMITED, ChildPool
@@ -14,10 +13,10 @@ from mainspring.core.worker.executors.threads import ThreadExecutor
 from mainspring.core.worker.handler import SyncHandler
 from mainspring.core.worker.outcomes import Outcomes
 from mainspring.core.worker.reporting.attempt_reporter import ReportListener
-from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.runtime import WorkerRuntime
 
 if TYPE_CHECKING:
-    from mainspring.core.runtime.tracing.spans import Tracing
+    pass
 
 _log = get_logger("mainspring.children")
 
@@ -27,23 +26,21 @@ class SyncExecutors:
 
     def __init__(
         self,
-        clock: Clock,
-        settings: WorkerSettings,
+        runtime: WorkerRuntime,
         outcomes: Outcomes,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
         listener: ReportListener[Attempt],
         source: str | None,
-        tracing: "Tracing | None" = None,
     ) -> None:
         self.source = source
-        self._clock = clock
-        self._settings = settings
+        self._clock = runtime.clock
+        self._settings = runtime.settings
         self._outcomes = outcomes
         self._watch = watch
         self._check_lease = check_lease
         self._listener = listener
-        self._tracing = tracing
+        self._tracing = runtime.tracing
         self._threads = ThreadExecutor(outcomes, listener)
         self._liveness: LivenessFile | None = None
         self._pools: dict[str, ChildPool] = {}

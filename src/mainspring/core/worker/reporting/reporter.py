@@ -4,19 +4,16 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from random import Random
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.runs.completion import Completion
-from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, Reports
-from mainspring.core.ports.wakeups import Wakeup
+from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.core.runtime.backoff import Backoff, jitter
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, current
-from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.runtime import WorkerRuntime
 
 EVERY: Micros = 250 * MILLISECOND
 _FIRST_PAUSE: Micros = 50 * MILLISECOND
@@ -37,20 +34,16 @@ class Reporter:
 
     def __init__(
         self,
-        store: Reports,
-        clock: Clock,
-        wakeup: Wakeup,
-        jitter: Random,
-        settings: WorkerSettings,
+        runtime: WorkerRuntime,
         complete: Callable[[Attempt, Completion], None],
     ) -> None:
-        self.captures = settings.capture_logs
-        self._store = store
-        self._clock = clock
-        self._wakeup = wakeup
-        self._jitter = jitter
-        self._timeout = settings.lease / SECOND
-        self._most = settings.largest_completion
+        self.captures = runtime.settings.capture_logs
+        self._store = runtime.store
+        self._clock = runtime.clock
+        self._wakeup = runtime.wakeups.listen(())
+        self._jitter = runtime.jitter
+        self._timeout = runtime.settings.lease / SECOND
+        self._most = runtime.settings.largest_completion
         self._complete = complete
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
