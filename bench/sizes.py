@@ -18,7 +18,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     #: Less than 1: everything in small, and the figures mean nothing.
     scale: float = 1
     rounds: int = 3
-    #: What feeds the workers: the store, or the address of an engine.
+    #: The broker: the store, or the address of another one.
     dispatch: str = STORE
     #: The steady window of the full cycle, what goes before it, and how long the ceiling is measured beside it.
     seconds: float = 60

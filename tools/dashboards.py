@@ -189,7 +189,7 @@ DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
                 ),
             ),
             _panel(
-                "Engine round trips",
+                "Broker round trips",
                 "sum by (broker) (rate(mainspring_dispatch_round_trip_seconds_sum[5m]))"
                 " / sum by (broker) (rate(mainspring_dispatch_round_trip_seconds_count[5m]))",
                 "{{broker}}",

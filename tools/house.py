@@ -47,8 +47,8 @@ def measure(package: Path, trees: dict[Path, ast.Module]) -> Iterator[tuple[str,
     port_files = _below(package / "core/store.py", trees) | _below(package / "core/ports", trees)
     ports = list(_list_classes(port_files or _below(package / "ports", trees)))
     methods = {name: count for name, count, _ in ports}
-    engine = {"Store", *_ancestors("Store", {name: parents for name, _, parents in ports})}
-    yield "methods of the engine's store port", sum(methods[name] for name in engine), ""
+    parts = {"Store", *_ancestors("Store", {name: parents for name, _, parents in ports})}
+    yield "methods of the engine's store port", sum(methods[name] for name in parts), ""
     yield "highest positional SQL parameter", max(_list_parameters(statements), default=0), ""
     numbered = sum(len(re.findall(r"\bstate = \d", text)) for text in statements)
     yield "states written as numbers in SQL", numbered, ""

@@ -34,7 +34,7 @@ async def they(request: pytest.FixtureRequest, address_of: Callable[[str], str])
 
 
 @pytest.fixture
-async def engine(they: OnRabbit) -> Broker:
+async def broker(they: OnRabbit) -> Broker:
     return await they.another(MINUTE)
 
 
@@ -50,42 +50,42 @@ async def read_dead_letters(they: OnRabbit, number: int) -> list[bytes]:
     return sorted(found)
 
 
-async def take_refused(engine: Broker, number: int) -> None:
+async def take_refused(broker: Broker, number: int) -> None:
     """Take until the broker client has refused this many messages, and has returned none."""
 
     async def are_refused() -> bool:
-        assert await engine.take("default", 1, SECOND // 10) == []
-        return engine.refused >= number
+        assert await broker.take("default", 1, SECOND // 10) == []
+        return broker.refused >= number
 
     await eventually(are_refused)
 
 
 async def read_refusal(address: str) -> str:
     """The error of an address that does not give access."""
-    engine = RabbitDispatch(address, SystemClock(), HintCodec(b""))
-    await engine.open("nobody")
+    broker = RabbitDispatch(address, SystemClock(), HintCodec(b""))
+    await broker.open("nobody")
 
     async def read_error() -> str:
         """Empty after a timeout, which a busy machine can cause."""
         with pytest.raises(BrokerUnavailable) as raised:
-            await engine.depth("default")
+            await broker.depth("default")
         message = str(raised.value)
         return "" if "timeout" in message else message
 
     try:
         return await eventually(read_error)
     finally:
-        await engine.close()
+        await broker.close()
 
 
-async def test_refused_messages_and_dead_runs_become_dead_letters(they: OnRabbit, engine: Broker) -> None:
+async def test_refused_messages_and_dead_runs_become_dead_letters(they: OnRabbit, broker: Broker) -> None:
     await they.smuggle("default", b"of somebody else")
-    await take_refused(engine, 1)
-    assert isinstance(engine, DeadLetterBroker)
+    await take_refused(broker, 1)
+    assert isinstance(broker, DeadLetterBroker)
     run = DeadRun(
         id=a_run().id, tenant="t", job=None, task="greet", queue="q" * 200, reason="error", error="KeyError", at="now"
     )
-    await engine.publish_dead([run])
+    await broker.publish_dead([run])
     [foreign, dead] = await read_dead_letters(they, 2)
     assert foreign == b"of somebody else"
     assert json.loads(dead) == {
@@ -100,32 +100,32 @@ async def test_refused_messages_and_dead_runs_become_dead_letters(they: OnRabbit
     }
 
 
-async def test_a_deleted_exchange_is_declared_again(they: OnRabbit, engine: Broker) -> None:
-    assert isinstance(engine, DeadLetterBroker)
+async def test_a_deleted_exchange_is_declared_again(they: OnRabbit, broker: Broker) -> None:
+    assert isinstance(broker, DeadLetterBroker)
     name = f"mainspring.{they.namespace}.dead"
     run = DeadRun(id=a_run().id, tenant="", job=None, task="", queue="", reason="", error="", at="")
-    await engine.publish_dead([run])
+    await broker.publish_dead([run])
     with rabbitmq.channel_of(they.address) as channel:
         channel.exchange_delete(name)
-    await engine.publish_dead([run])
+    await broker.publish_dead([run])
     with rabbitmq.channel_of(they.address) as channel:
         channel.queue_delete(name)
-    await engine.publish_dead([run])
+    await broker.publish_dead([run])
     assert await read_dead_letters(they, 1) == [run.message()]
     # An exchange of another type is logged, and hints are still published.
     with rabbitmq.channel_of(they.address) as channel:
         channel.exchange_delete(name)
         channel.exchange_declare(name, "topic", durable=True, auto_delete=False)
-    await engine.publish_dead([run])
-    await engine.publish(hints(1))
-    assert len(await take_all(engine, 1)) == 1
+    await broker.publish_dead([run])
+    await broker.publish(hints(1))
+    assert len(await take_all(broker, 1)) == 1
 
 
-async def test_a_message_that_was_rejected_ten_times_becomes_a_dead_letter(they: OnRabbit, engine: Broker) -> None:
+async def test_a_message_that_was_rejected_ten_times_becomes_a_dead_letter(they: OnRabbit, broker: Broker) -> None:
     if not isinstance(they, OnQuorum):
         pytest.skip("classic queues do not count")
     [hint] = hints(1)
-    await engine.publish([hint])
+    await broker.publish([hint])
 
     def reject() -> int:
         times = 0
@@ -139,20 +139,20 @@ async def test_a_message_that_was_rejected_ten_times_becomes_a_dead_letter(they:
     assert await read_dead_letters(they, 1) == [they.sealer.seal(hint)]
 
 
-async def test_a_foreign_message_of_any_size_is_refused(they: OnRabbit, engine: Broker) -> None:
+async def test_a_foreign_message_of_any_size_is_refused(they: OnRabbit, broker: Broker) -> None:
     await they.smuggle("default", b"x" * 65_537)
     await asyncio.to_thread(rabbitmq.publish, they.address, they.names("default")[0], b"x" * 300_000)
     [hint] = hints(1)
-    await engine.publish([hint])
-    assert runs(await take_all(engine, 1)) == [hint.run]
-    await take_refused(engine, 2)
+    await broker.publish([hint])
+    assert runs(await take_all(broker, 1)) == [hint.run]
+    await take_refused(broker, 2)
 
 
-async def test_a_waiting_consumer_declares_a_deleted_queue_again(they: OnRabbit, engine: Broker) -> None:
+async def test_a_waiting_consumer_declares_a_deleted_queue_again(they: OnRabbit, broker: Broker) -> None:
     publisher = await they.another()
     await publisher.publish(hints(1))
-    await engine.done(await take_all(engine, 1))
-    waiting = asyncio.create_task(engine.take("default", 1, HOUR))
+    await broker.done(await take_all(broker, 1))
+    waiting = asyncio.create_task(broker.take("default", 1, HOUR))
 
     def are_consumed() -> bool:
         try:
@@ -170,25 +170,25 @@ async def test_a_waiting_consumer_declares_a_deleted_queue_again(they: OnRabbit,
     assert runs(await waiting) == [hint.run]
 
 
-async def test_a_publisher_declares_a_deleted_queue_again(they: OnRabbit, engine: Broker) -> None:
-    await engine.publish(hints(3))
+async def test_a_publisher_declares_a_deleted_queue_again(they: OnRabbit, broker: Broker) -> None:
+    await broker.publish(hints(3))
     await asyncio.to_thread(rabbitmq.delete, they.address, *they.names("default"))
-    assert await engine.depth("default") == 0
+    assert await broker.depth("default") == 0
     made = hints(2)
-    await engine.publish(made)
-    assert sorted(runs(await take_all(engine, 2))) == sorted(hint.run for hint in made)
+    await broker.publish(made)
+    assert sorted(runs(await take_all(broker, 2))) == sorted(hint.run for hint in made)
     await asyncio.to_thread(rabbitmq.delete, they.address, *they.names("default"))
-    assert await engine.take("default", 1, 0) == []
+    assert await broker.take("default", 1, 0) == []
 
 
-async def test_a_queue_with_other_arguments_is_used_and_reported(they: OnRabbit, engine: Broker) -> None:
+async def test_a_queue_with_other_arguments_is_used_and_reported(they: OnRabbit, broker: Broker) -> None:
     with rabbitmq.channel_of(they.address) as channel:
         for name in they.names("default"):
             channel.queue_declare(name, durable=True, auto_delete=False)
     made = hints(3)
-    await engine.publish(made)
-    assert sorted(runs(await take_all(engine, 3))) == sorted(hint.run for hint in made)
-    [first, *others] = await engine.warnings()
+    await broker.publish(made)
+    assert sorted(runs(await take_all(broker, 3))) == sorted(hint.run for hint in made)
+    [first, *others] = await broker.warnings()
     assert "PRECONDITION_FAILED" in first
     assert len(others) < len(they.names("default"))
     # A client that only reads the depth reports it as well, and declares nothing.
@@ -198,10 +198,10 @@ async def test_a_queue_with_other_arguments_is_used_and_reported(they: OnRabbit,
     assert [first, *others] != [] == [said for said in await onlooker.warnings() if "PRECONDITION_FAILED" not in said]
 
 
-async def test_a_consumer_receives_no_more_than_its_demand(they: OnRabbit, engine: Broker) -> None:
+async def test_a_consumer_receives_no_more_than_its_demand(they: OnRabbit, broker: Broker) -> None:
     other = await they.another(MINUTE)
-    await engine.publish(hints(10))
-    held = await take_all(engine, 3)
+    await broker.publish(hints(10))
+    held = await take_all(broker, 3)
     assert len(await take_all(other, 7)) == 7
     assert len(held) == 3
 
@@ -218,10 +218,10 @@ async def test_a_client_tries_the_next_node_if_one_is_away(they: OnRabbit) -> No
     credentials, at, node = they.address.partition("@")
     address = f"{credentials}{at}127.0.0.1:{free_port()},{node}"
     for _ in range(3):
-        engine = RabbitDispatch(address, SystemClock(), they.sealer)
-        await engine.open(they.namespace)
-        assert await engine.depth("default") == 0
-        await engine.close()
+        broker = RabbitDispatch(address, SystemClock(), they.sealer)
+        await broker.open(they.namespace)
+        assert await broker.depth("default") == 0
+        await broker.close()
 
 
 async def test_a_client_connects_with_tls(they: OnRabbit, tmp_path: Path) -> None:
@@ -254,13 +254,13 @@ async def test_a_client_connects_with_tls(they: OnRabbit, tmp_path: Path) -> Non
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
         listening = f"localhost:{server.sockets[0].getsockname()[1]}"
         options = rest.replace("?", "&")
-        engine = RabbitDispatch(
+        broker = RabbitDispatch(
             f"amqps://guest:guest@{listening}/?ssl_ca_certs={certificate}{options}", SystemClock(), they.sealer
         )
-        await engine.open(they.namespace)
+        await broker.open(they.namespace)
         made_now: list[Hint] = hints(3)
-        await engine.publish(made_now)
-        assert sorted(runs(await take_all(engine, 3))) == sorted(hint.run for hint in made_now)
-        await engine.close()
+        await broker.publish(made_now)
+        assert sorted(runs(await take_all(broker, 3))) == sorted(hint.run for hint in made_now)
+        await broker.close()
         await asyncio.wait(served)
         assert "CERTIFICATE_VERIFY_FAILED" in await read_refusal(f"amqps://guest:guest@{listening}")

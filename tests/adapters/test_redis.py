@@ -145,39 +145,39 @@ async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_on
 
 
 async def test_a_server_that_evicts_keys_is_reported(address: str, outside: Client) -> None:
-    engine = RedisDispatch(address, SystemClock(), HintCodec(b"key"))
-    await engine.open("somebody")
-    assert await engine.warnings() == []
+    broker = RedisDispatch(address, SystemClock(), HintCodec(b"key"))
+    await broker.open("somebody")
+    assert await broker.warnings() == []
     await outside.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        [warning] = await engine.warnings()
+        [warning] = await broker.warnings()
         assert "allkeys-lru" in warning
     finally:
         await outside.config_set("maxmemory-policy", "noeviction")
-        await engine.close()
+        await broker.close()
 
 
 async def test_the_broker_finds_the_new_master_after_a_failover(tmp_path: Path) -> None:
     servers = RedisSentinel(tmp_path)
     address = started(servers)
-    engine = RedisDispatch(address, SystemClock(), HintCodec(b"key"))
+    broker = RedisDispatch(address, SystemClock(), HintCodec(b"key"))
     try:
-        await engine.open("somebody")
-        await engine.publish([Hint(a_run().id, "default", 1)])
+        await broker.open("somebody")
+        await broker.publish([Hint(a_run().id, "default", 1)])
         servers.nodes[0].signal(signal.SIGKILL)
         servers.nodes[2].signal(signal.SIGKILL)
         hint = Hint(a_run().id, "default", 2)
 
         async def is_published() -> bool:
             with suppress(BrokerUnavailable):
-                await engine.publish([hint])
+                await broker.publish([hint])
                 return True
             return False
 
         await eventually(is_published)
-        assert hint.run in [delivery.hint.run for delivery in await engine.take("default", 10, 0)]
+        assert hint.run in [delivery.hint.run for delivery in await broker.take("default", 10, 0)]
     finally:
-        await engine.close()
+        await broker.close()
         servers.remove()
 
 

@@ -42,10 +42,10 @@ async def read_finding(address: str, patience: int = MINUTE) -> str:
     return finding.says
 
 
-@pytest.mark.parametrize("engine", ["redis", "etcd", "zookeeper"])
-async def test_a_silent_server_is_reported_as_not_answering(engine: str) -> None:
+@pytest.mark.parametrize("coordinator", ["redis", "etcd", "zookeeper"])
+async def test_a_silent_server_is_reported_as_not_answering(coordinator: str) -> None:
     async with a_server_that_says(b"") as port:
-        assert (await read_finding(f"{engine}://127.0.0.1:{port}", SECOND)).endswith(" does not answer: timeout")
+        assert (await read_finding(f"{coordinator}://127.0.0.1:{port}", SECOND)).endswith(" does not answer: timeout")
 
 
 @pytest.mark.parametrize("user", ["", "me:password@"])

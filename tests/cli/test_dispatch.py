@@ -27,9 +27,9 @@ PAGE = (Path(__file__).parents[2] / "docs/concepts/brokers.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def doctor(store: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+def doctor(store: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
     monkeypatch.setenv("MAINSPRING_STORE", str(store))
-    monkeypatch.setenv("MAINSPRING_DISPATCH_BROKER", engine)
+    monkeypatch.setenv("MAINSPRING_DISPATCH_BROKER", broker)
     assert CliRunner().invoke(application, ["migrate"]).exit_code == 0
     # In its own process: log lines must not end up in the output.
     result = subprocess.run([sys.executable, "-m", "mainspring", "doctor", "--json"], capture_output=True, check=False)

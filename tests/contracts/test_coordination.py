@@ -247,11 +247,11 @@ async def test_epochs_grow_across_a_change_of_the_coordinator(
     first = await harness.store.join("in the store", DAY)
     epochs = [(await harness.store.take(first, [3]))[3]]
     # No member has left: for the store the previous one is still a live owner.
-    for engine in OUTSIDE:
-        registry = make_registry(address_of(engine))
+    for coordinator in OUTSIDE:
+        registry = make_registry(address_of(coordinator))
         they = EpochCheckedCoordinator(harness.store, registry)
         await they.start()
-        member = await they.join(engine, DAY)
+        member = await they.join(coordinator, DAY)
         epochs.append((await they.take(member, [3]))[3])
         await they.stop()
     await harness.store.leave(member)

@@ -12,7 +12,7 @@ from examples.payouts import application, books
 from examples.payouts.application import CITIES, app, pay_city, pay_out_by_key, recalculate_surge, send_promotion
 from mainspring.core.model.base.instant import MINUTE, to_datetime
 from mainspring.testing import TestScheduler
-from tests.support.example import commands_of, run_example, run_on_engine
+from tests.support.example import commands_of, run_example, run_on_broker
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("examples")]
 
@@ -32,7 +32,7 @@ async def test_every_driver_is_paid_exactly_once_though_a_worker_is_killed(tmp_p
 async def test_every_driver_is_paid_exactly_once_on_postgresql_with_rabbitmq(
     tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
 ) -> None:
-    output = await run_on_engine("payouts", tmp_path, postgres_database, address_of("rabbitmq"))
+    output = await run_on_broker("payouts", tmp_path, postgres_database, address_of("rabbitmq"))
     assert "100 drivers: 100 were paid, 0 of them twice" in output, output
     assert "; 0 runs were tried again" not in output, output
 

@@ -15,7 +15,7 @@ from mainspring import Mainspring
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import RunFilter
-from tests.support.example import commands_of, run_example, run_on_engine
+from tests.support.example import commands_of, run_example, run_on_broker
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("examples")]
 
@@ -55,8 +55,8 @@ async def test_kafka_can_dispatch_the_jobs(
     tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
 ) -> None:
     topic = f"encoding-{uuid4().hex}"
-    engine = f"{address_of('kafka')}/?topics={topic}&retries={topic}-retry"
-    output = await run_on_engine("video_encoding", tmp_path, postgres_database, engine)
+    broker = f"{address_of('kafka')}/?topics={topic}&retries={topic}-retry"
+    output = await run_on_broker("video_encoding", tmp_path, postgres_database, broker)
     assert " encoded by 2 workers" in output, output
 
 

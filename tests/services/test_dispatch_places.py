@@ -33,8 +33,8 @@ class RecordingBroker(MemoryDispatch):
 async def test_hints_for_a_data_center_go_only_to_a_broker_that_separates_them(by_datacenter: bool) -> None:
     clock = VirtualClock()
     store, broker = MemoryStore(clock, 4), RecordingBroker(clock, by_datacenter=by_datacenter)
-    engines = Brokers([guarded := GuardedBroker(broker, clock)], {"*": guarded}, "store")
-    dispatcher = Dispatcher(store, engines, LocalWakeups(), clock, lambda: {0: 1})
+    brokers = Brokers([guarded := GuardedBroker(broker, clock)], {"*": guarded}, "store")
+    dispatcher = Dispatcher(store, brokers, LocalWakeups(), clock, lambda: {0: 1})
     await dispatcher.tick()
     await store.submit([a_run(), a_run(requires=("datacenter=eu",))])
     await dispatcher.tick()

@@ -93,10 +93,10 @@ class World:
 
     def use(self, broker: FlakyBroker, queues: Collection[str] = ("*",)) -> None:
         guarded = GuardedBroker(broker, self.clock)
-        self.engines = Brokers([guarded], dict.fromkeys(queues, guarded), "test")
+        self.brokers = Brokers([guarded], dict.fromkeys(queues, guarded), "test")
 
     def make_dispatcher(self) -> Dispatcher:
-        return Dispatcher(self.store, self.engines, self.wakeups, self.clock, lambda: self.owned)
+        return Dispatcher(self.store, self.brokers, self.wakeups, self.clock, lambda: self.owned)
 
     @asynccontextmanager
     async def working(self, slots: int = 10, poll: Micros = SECOND) -> AsyncIterator[Worker]:
@@ -108,7 +108,7 @@ class World:
             await self.clock.sleep(10 * MILLISECOND)
 
         settings = WorkerSettings(queues={"default": slots}, poll_interval=poll, capture_logs=False)
-        guarded = self.engines.of("default")
+        guarded = self.brokers.of("default")
         worker = Worker(
             WorkerRuntime(self.faulty, LocalWakeups(), self.clock, settings, Random(1)),
             Tasks(greet=note),
@@ -259,10 +259,10 @@ async def test_workers_poll_the_store_while_the_broker_is_down_and_use_it_again_
         await world.clock.sleep(MINUTE)
         # The broker gets only a probe now and then.
         assert world.broker.asked - asked < 60
-        assert world.engines.health()["memory"] == {"state": "away", "outages": 1, "refused": 0}
+        assert world.brokers.health()["memory"] == {"state": "away", "outages": 1, "refused": 0}
         world.broker.away = False
         await world.clock.sleep(6 * SECOND)
-        assert not world.engines.all[0].away
+        assert not world.brokers.all[0].away
         second = some_runs(5)
         await world.submit(*second)
         began = world.clock.monotonic()
@@ -275,7 +275,7 @@ async def test_an_outage_of_the_broker_for_ten_minutes_delays_no_run() -> None:
     world = World()
     async with world.make_dispatcher(), world.working():
         await world.clock.sleep(SECOND)
-        [guarded] = world.engines.all
+        [guarded] = world.brokers.all
         world.broker.away = True
         submitted: dict[str, Micros] = {}
         opened: Micros | None = None
@@ -320,8 +320,8 @@ class HalfBroker(FlakyBroker):
 @in_virtual_time
 async def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breaker_flap() -> None:
     clock = VirtualClock()
-    engine = HalfBroker(clock)
-    guarded = GuardedBroker(engine, clock)
+    broker = HalfBroker(clock)
+    guarded = GuardedBroker(broker, clock)
 
     async def serve(queue: str) -> None:
         while True:
@@ -331,13 +331,13 @@ async def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breake
     serving = [asyncio.create_task(serve(queue)) for queue in ("good", "broken")]
     await clock.sleep(MINUTE)
     assert 2 <= guarded.outages <= 20
-    engine.broken = False
+    broker.broken = False
     await clock.sleep(MINUTE)
     assert not guarded.away
     for task in serving:
         task.cancel()
     # After it has worked for a while, the breaker starts with a short pause again.
-    engine.broken = True
+    broker.broken = True
     assert await guarded.take("broken", 1, SECOND) is None
     await clock.sleep(300 * MILLISECOND)
     assert guarded.away
@@ -347,9 +347,9 @@ async def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breake
 @in_virtual_time
 async def test_a_call_that_does_not_reach_the_broker_does_not_close_the_breaker() -> None:
     clock = VirtualClock()
-    engine = FlakyBroker(clock)
-    guarded = GuardedBroker(engine, clock)
-    engine.away = True
+    broker = FlakyBroker(clock)
+    guarded = GuardedBroker(broker, clock)
+    broker.away = True
     assert await guarded.depth("default") is None
     await clock.sleep(MINUTE)
     await guarded.done([])
@@ -359,7 +359,7 @@ async def test_a_call_that_does_not_reach_the_broker_does_not_close_the_breaker(
 @in_virtual_time
 async def test_published_republished_taken_and_claimed_hints_are_counted() -> None:
     world = World()
-    [guarded] = world.engines.all
+    [guarded] = world.brokers.all
     async with world.make_dispatcher():
         await world.clock.sleep(SECOND)
         await world.submit(*some_runs(20))
@@ -403,12 +403,12 @@ async def test_a_warning_of_a_broker_is_logged_once_and_shown_while_it_lasts() -
         return list(found)
 
     world.broker.warnings = warnings  # type: ignore[method-assign]
-    [guarded] = world.engines.all
-    async with BrokerWatch(world.engines, world.wakeups, world.clock):
+    [guarded] = world.brokers.all
+    async with BrokerWatch(world.brokers, world.wakeups, world.clock):
         await world.clock.sleep(SECOND)
         assert guarded.warned == found
         assert await guarded.look() == []
-        assert world.engines.health()["memory"] == {
+        assert world.brokers.health()["memory"] == {
             "state": "ok",
             "outages": 0,
             "refused": 0,
@@ -416,7 +416,7 @@ async def test_a_warning_of_a_broker_is_logged_once_and_shown_while_it_lasts() -
         }
         found.clear()
         await world.clock.sleep(2 * MINUTE)
-        assert world.engines.health()["memory"] == {"state": "ok", "outages": 0, "refused": 0}
+        assert world.brokers.health()["memory"] == {"state": "ok", "outages": 0, "refused": 0}
 
 
 @in_virtual_time
@@ -485,22 +485,22 @@ async def test_hints_of_a_paused_queue_are_republished_at_a_bounded_rate() -> No
 @in_virtual_time
 async def test_dead_runs_are_sent_to_a_broker_that_has_a_dead_letter_queue() -> None:
     world = World()
-    engine = DeadLetterBroker(world.clock)
-    world.use(engine)
+    broker = DeadLetterBroker(world.clock)
+    world.use(broker)
     runs = [a_run(payload=b'"fail"', policy=RunPolicy(retry=RetryPolicy(max_retries=0))) for _ in range(3)]
     async with world.make_dispatcher(), world.working():
         await world.clock.sleep(SECOND)
         await world.submit(*runs[:2], a_run())
         await world.clock.sleep(SECOND)
-        assert sorted(dead.id for dead in engine.dead) == sorted(run.id for run in runs[:2])
-        assert {(dead.task, dead.queue, dead.reason, dead.error) for dead in engine.dead} == {
+        assert sorted(dead.id for dead in broker.dead) == sorted(run.id for run in runs[:2])
+        assert {(dead.task, dead.queue, dead.reason, dead.error) for dead in broker.dead} == {
             ("greet", "default", "error", "KeyError")
         }
-        assert b"hush" not in engine.dead[0].message()
+        assert b"hush" not in broker.dead[0].message()
         # A broker that is down receives its dead runs when it is back.
-        engine.away = True
+        broker.away = True
         await world.submit(runs[2])
         await world.clock.sleep(10 * SECOND)
-        engine.away = False
+        broker.away = False
         await world.clock.sleep(10 * SECOND)
-        assert [dead.id for dead in engine.dead[2:]] == [runs[2].id]
+        assert [dead.id for dead in broker.dead[2:]] == [runs[2].id]

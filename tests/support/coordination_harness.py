@@ -92,9 +92,9 @@ class OutsideTheStore(Coordination):
 def make_registry(address: str) -> Registry:
     if address == IN_MEMORY:
         return MemoryRegistry()
-    engine = read_coordination(address)
-    assert engine is not None
-    return coordination.make_registry(engine, SystemClock())
+    coordinator = read_coordination(address)
+    assert coordinator is not None
+    return coordination.make_registry(coordinator, SystemClock())
 
 
 async def expire(registry: Registry, address: str, member: SessionId) -> None:

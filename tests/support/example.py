@@ -56,7 +56,7 @@ async def _answer(name: str, folder: Path, line: str) -> str:
     return answer
 
 
-async def run_on_engine(name: str, folder: Path, store: str, engine: str) -> str:
+async def run_on_broker(name: str, folder: Path, store: str, broker: str) -> str:
     """Run an example with a broker; its output. Its workers must have claimed runs by hints."""
     first = free_port()
     ports = range(first, first + 10)
@@ -65,7 +65,7 @@ async def run_on_engine(name: str, folder: Path, store: str, engine: str) -> str
             name,
             folder,
             MAINSPRING_STORE=store,
-            MAINSPRING_DISPATCH_BROKER=engine,
+            MAINSPRING_DISPATCH_BROKER=broker,
             MAINSPRING_METRICS_FIRST_PORT=str(ports[0]),
             MAINSPRING_METRICS_LAST_PORT=str(ports[-1]),
         )

@@ -44,9 +44,9 @@ def find_span(spans: list[Recorded], name: str, **attributes: object) -> Recorde
     return found[0]
 
 
-@pytest.mark.parametrize("engine", ["store", "redis"])
+@pytest.mark.parametrize("broker", ["store", "redis"])
 async def test_one_trace_has_the_request_every_attempt_and_the_child_run(
-    postgres_database: str, address_of: Callable[[str], str], tmp_path: Path, engine: str
+    postgres_database: str, address_of: Callable[[str], str], tmp_path: Path, broker: str
 ) -> None:
     port = free_port()
     with Collector() as collector:
@@ -55,7 +55,7 @@ async def test_one_trace_has_the_request_every_attempt_and_the_child_run(
             "MAINSPRING_TRACING_ENDPOINT": collector.url,
             "MAINSPRING_TRACING_RATIO": "0",
             "MAINSPRING_METRICS_ENABLED": "false",
-            "MAINSPRING_DISPATCH_BROKER": engine if engine == "store" else address_of(engine),
+            "MAINSPRING_DISPATCH_BROKER": broker if broker == "store" else address_of(broker),
         }
         async with (
             Processes(postgres_database, tmp_path, environment) as processes,

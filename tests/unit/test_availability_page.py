@@ -74,7 +74,7 @@ def test_each_fault_lists_its_longest_measured_recovery() -> None:
 
 def test_faults_with_another_coordinator_list_their_measured_recovery() -> None:
     measured = parse_worst_recoveries()
-    rows = table("engines")
+    rows = table("coordinators")
     assert rows
     for row in rows:
         assert number(row[4]) == measured[row[1].strip("`"), row[2]], row

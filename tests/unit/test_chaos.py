@@ -10,14 +10,14 @@ import pytest
 from tests.support.waiting import eventually
 from tools.chaos import report
 from tools.chaos.catalogue import FAULTS
-from tools.chaos.engines import FEEDERS
+from tools.chaos.ensembles import BROKERS
 from tools.chaos.export import Clocks
 from tools.chaos.link import BOTH, Link, Way
 from tools.chaos.run import Outcome
 from tools.judge.rules import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE, FEEDERS_PAGE = DOCS / "operate/failover.md", DOCS / "concepts/brokers.md"
+PAGE, BROKERS_PAGE = DOCS / "operate/failover.md", DOCS / "concepts/brokers.md"
 
 
 class Echo:
@@ -180,6 +180,6 @@ def test_results_of_several_chaos_runs_are_merged_into_one_table(tmp_path: Path)
 
 def test_the_failover_and_broker_pages_name_every_fault() -> None:
     for name, fault in FAULTS.items():
-        text = (FEEDERS_PAGE if fault.engines == FEEDERS else PAGE).read_text()
+        text = (BROKERS_PAGE if fault.tried_with == BROKERS else PAGE).read_text()
         assert report.BEGIN in text
         assert f"`{name.removesuffix('-one-way')}`" in text, name

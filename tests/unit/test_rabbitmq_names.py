@@ -56,9 +56,9 @@ def test_names_without_the_queue_serve_one_queue_alone() -> None:
     assert read_routes("store", {"payouts": (UBER,)}) == {"*": "store", "payouts": UBER}
     by_queue = f"{RABBIT}/?queues={{queue}}.priority.{{priority}}"
     assert read_routes(by_queue, {"mail": (by_queue,)})["*"] == by_queue
-    for engine, queues in ((UBER, {}), ("store", {"*": (UBER,)}), ("store", {"payouts": (UBER,), "mail": (UBER,)})):
+    for broker, queues in ((UBER, {}), ("store", {"*": (UBER,)}), ("store", {"payouts": (UBER,), "mail": (UBER,)})):
         with pytest.raises(Invalid, match="are for one queue"):
-            read_routes(engine, queues)
+            read_routes(broker, queues)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import uvloop
 from tools.chaos import report
 from tools.chaos.catalogue import FAULTS
 from tools.chaos.cluster import ROOT
-from tools.chaos.engines import FEEDERS
-from tools.chaos.faults import ENGINES
+from tools.chaos.ensembles import BROKERS
+from tools.chaos.faults import COORDINATORS
 from tools.chaos.run import Outcome, run
 
 PAGE = ROOT / "docs/operate/failover.md"
@@ -24,10 +24,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.chaos", description=__doc__)
     parser.add_argument("--faults", default="all", help=f"names with commas, or all: {', '.join(FAULTS)}")
     parser.add_argument("--repetitions", type=int, default=10, help="of each fault, on one cluster")
-    parser.add_argument("--coordination", default="store", help=f"names with commas: {', '.join(ENGINES)}")
-    parser.add_argument(
-        "--dispatch", default="", help=f"try engines that feed workers instead, with commas: {', '.join(FEEDERS)}"
-    )
+    parser.add_argument("--coordination", default="store", help=f"names with commas: {', '.join(COORDINATORS)}")
+    parser.add_argument("--dispatch", default="", help=f"try brokers instead, with commas: {', '.join(BROKERS)}")
     parser.add_argument("--rate", type=int, default=2_000, help="runs that are submitted a second")
     parser.add_argument("--crons", type=int, default=200, help="recurring jobs that tick every second")
     parser.add_argument("--directory", type=Path, default=ROOT / ".chaos", help="for logs, histories and results")
@@ -40,58 +38,58 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     names = list(FAULTS) if arguments.faults == "all" else arguments.faults.split(",")
-    engines = (arguments.dispatch or arguments.coordination).split(",")
-    possible = FEEDERS if arguments.dispatch else ENGINES
-    for what, unknown in (("fault", set(names) - set(FAULTS)), ("engine", set(engines) - set(possible))):
+    servers = (arguments.dispatch or arguments.coordination).split(",")
+    possible = BROKERS if arguments.dispatch else COORDINATORS
+    for what, unknown in (("fault", set(names) - set(FAULTS)), ("server", set(servers) - set(possible))):
         if unknown:
             parser.error(f"no such {what}: {', '.join(sorted(unknown))}")
     results = report.Results(arguments.directory / "results.json")
     size = {"repetitions": arguments.repetitions, "rate": arguments.rate, "crons": arguments.crons}
     done = [(one.fault, one.coordination) for one in results.of(**size) if one.judgement["sound"]]
     plan = [
-        (name, engine)
+        (name, server)
         for name in names
-        for engine in engines
-        if _applies(name, engine, named=arguments.faults != "all")
-        if not (arguments.resume and (name, engine) in done)
+        for server in servers
+        if _applies(name, server, named=arguments.faults != "all")
+        if not (arguments.resume and (name, server) in done)
     ]
     broken = uvloop.run(_all(arguments, plan, results))
     outcomes = [outcome for outcome in results.of(**size) if outcome.coordination in possible]
-    text = report.feeders_table(outcomes) if arguments.dispatch else report.table(outcomes)
+    text = report.brokers_table(outcomes) if arguments.dispatch else report.table(outcomes)
     print(text)
     if arguments.publish:
         report.publish(FEEDERS_PAGE if arguments.dispatch else PAGE, text)
     return 1 if broken or not all(outcome.judgement["sound"] for outcome in outcomes) else 0
 
 
-def _applies(name: str, engine: str, *, named: bool) -> bool:
+def _applies(name: str, server: str, *, named: bool) -> bool:
     fault = FAULTS[name]()
     if why := fault.impossible():
         print(f"{name}: not tried: {why}", file=sys.stderr)
         return False
-    telling = not fault.variant and (engine == "store" or fault.hits_schedulers or engine in FEEDERS)
-    return engine in fault.engines and (named or telling)
+    telling = not fault.variant and (server == "store" or fault.hits_schedulers or server in BROKERS)
+    return server in fault.tried_with and (named or telling)
 
 
 async def _all(arguments: argparse.Namespace, plan: list[tuple[str, str]], results: report.Results) -> bool:
     """Whether some could not be tried."""
     broken = False
     judging: asyncio.Task[Outcome] | None = None
-    for row, (name, engine) in enumerate(plan):
+    for row, (name, server) in enumerate(plan):
         began = time.monotonic()
 
         def tell(repetition: int, row: int = row, began: float = began) -> None:
-            name, engine = plan[row]
+            name, server = plan[row]
             left = _seconds_left(plan[row:], results) - (time.monotonic() - began)
-            said = f"{name} on {engine} ({row + 1} of {len(plan)}): {repetition + 1} of {arguments.repetitions}"
+            said = f"{name} on {server} ({row + 1} of {len(plan)}): {repetition + 1} of {arguments.repetitions}"
             print(f"{time.strftime('%H:%M:%S')} {said}; about {max(left, 0) / 60:.0f} min left", file=sys.stderr)
 
         try:
             running = await run(
                 FAULTS[name](),
-                arguments.directory / f"{name}-{engine}-{time.strftime('%Y%m%d-%H%M%S')}",
+                arguments.directory / f"{name}-{server}-{time.strftime('%Y%m%d-%H%M%S')}",
                 repetitions=arguments.repetitions,
-                coordination=engine,
+                coordination=server,
                 rate=arguments.rate,
                 crons=arguments.crons,
                 keep=arguments.keep,

@@ -1,6 +1,6 @@
 """All faults, in the order of the table."""
 
-from tools.chaos import engine_faults, faults, feeder_faults
+from tools.chaos import broker_faults, coordinator_faults, faults
 
 FAULTS: dict[str, type[faults.Fault]] = {
     fault.name: fault
@@ -18,19 +18,19 @@ FAULTS: dict[str, type[faults.Fault]] = {
         faults.CutSchedulerOneWay,
         faults.CutWorker,
         faults.CutWorkerOneWay,
-        engine_faults.KillEngineLeader,
-        engine_faults.FreezeEngineMajority,
-        engine_faults.CutSchedulerFromEngine,
-        engine_faults.ExpireSession,
+        coordinator_faults.KillCoordinatorLeader,
+        coordinator_faults.FreezeCoordinatorMajority,
+        coordinator_faults.CutSchedulerFromCoordinator,
+        coordinator_faults.ExpireSession,
         faults.StepClock,
         faults.RollingRestart,
         faults.LoseDatacenter,
         faults.DiskFull,
-        feeder_faults.EngineForgets,
-        feeder_faults.EngineKilled,
-        feeder_faults.EngineAway,
-        feeder_faults.EngineFrozen,
-        feeder_faults.HintsRepeated,
-        feeder_faults.WorkersComeAndGo,
+        broker_faults.BrokerForgets,
+        broker_faults.BrokerKilled,
+        broker_faults.BrokerAway,
+        broker_faults.BrokerFrozen,
+        broker_faults.HintsRepeated,
+        broker_faults.WorkersComeAndGo,
     )
 }

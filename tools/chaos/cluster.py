@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import httpx2
 
-from tools.chaos.engines import FEEDERS, Engine
+from tools.chaos.ensembles import BROKERS, Ensemble
 from tools.chaos.export import STAMPS
 from tools.chaos.link import Link, Way
 
@@ -55,8 +55,8 @@ class Member:
         self.name = name
         #: One to each server of the store.
         self.links = links
-        #: To the nodes of the coordination engine.
-        self.engine_links: list[Link] = []
+        #: To the nodes of the coordinator.
+        self.coordinator_links: list[Link] = []
         #: Of an API.
         self.port = port
         self.log = log
@@ -96,7 +96,7 @@ class Member:
             link.silence(*ways)
 
     async def open(self) -> None:
-        for link in (*self.links, *self.engine_links):
+        for link in (*self.links, *self.coordinator_links):
             await link.open()
 
     async def kill(self) -> None:
@@ -127,7 +127,7 @@ class Cluster:
     nodes = 3
 
     def __init__(
-        self, dsns: Sequence[str], directory: Path, *, engine: Engine | None, ports: Sequence[int], faketime: bool
+        self, dsns: Sequence[str], directory: Path, *, ensemble: Ensemble | None, ports: Sequence[int], faketime: bool
     ) -> None:
         """``dsns``: the servers in the settings of the processes, the primary first."""
         self.directory = directory
@@ -135,8 +135,8 @@ class Cluster:
         self.stamps.mkdir(parents=True)
         self._faked = directory / "faketime"
         self._faked.write_text("+0\n")
-        self.engine = engine
-        self._feeds = engine is not None and engine.name in FEEDERS
+        self.ensemble = ensemble
+        self._has_broker = ensemble is not None and ensemble.name in BROKERS
         self._dsns = dsns
         self._faketime = faketime
         self.members: dict[str, Member] = {}
@@ -150,16 +150,16 @@ class Cluster:
     def _add(self, name: str, arguments: Sequence[str], port: int = 0) -> None:
         links = [Link("127.0.0.1", urlsplit(dsn).port or 0) for dsn in self._dsns]
         member = self.members[name] = Member(name, arguments, links, self.directory / f"{name}.log", port)
-        if self.engine is not None and not self._feeds:
-            member.engine_links = [Link("127.0.0.1", node.ports["client"]) for node in self.engine.nodes]
+        if self.ensemble is not None and not self._has_broker:
+            member.coordinator_links = [Link("127.0.0.1", node.ports["client"]) for node in self.ensemble.nodes]
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
 
     @property
-    def fed_by(self) -> Engine:
-        assert self.engine is not None
-        return self.engine
+    def broker(self) -> Ensemble:
+        assert self.ensemble is not None
+        return self.ensemble
 
     def another_worker(self) -> Member:
         """One that is not counted on."""
@@ -201,11 +201,11 @@ class Cluster:
             "PYTHONPATH": str(ROOT),
             "CHAOS_STAMPS": str(self.stamps),
         }
-        if self.engine is not None and self._feeds:
-            settings["MAINSPRING_DISPATCH_BROKER"] = self.engine.address()
-        elif self.engine is not None:
-            nodes = ",".join(f"127.0.0.1:{link.port}" for link in member.engine_links)
-            settings["MAINSPRING_COORDINATION"] = f"{self.engine.name}://{nodes}"
+        if self.ensemble is not None and self._has_broker:
+            settings["MAINSPRING_DISPATCH_BROKER"] = self.ensemble.address()
+        elif self.ensemble is not None:
+            nodes = ",".join(f"127.0.0.1:{link.port}" for link in member.coordinator_links)
+            settings["MAINSPRING_COORDINATION"] = f"{self.ensemble.name}://{nodes}"
         if self._faketime and member.name.endswith("-0"):
             settings |= {
                 "LD_PRELOAD": str(FAKETIME),
@@ -277,7 +277,7 @@ class Cluster:
             member.send(signal.SIGKILL)
         for member in self.members.values():
             await member.kill()
-            for link in (*member.links, *member.engine_links):
+            for link in (*member.links, *member.coordinator_links):
                 await link.close()
 
 

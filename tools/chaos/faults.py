@@ -14,7 +14,7 @@ LEASES = {"scheduler": 1.5, "worker": 10.0, "api": 1.5}
 #: A frozen process stays so for one of these many leases, in turn; one that is cut off for one of those.
 FROZEN = (0.5, 1.2, 2.0, 1.2, 0.5, 1.2, 0.5, 5.0, 1.2, 0.5)
 CUT = (1.2, 1.2, 1.5, 1.2, 2.0)
-ENGINES = ("store", "etcd", "zookeeper")
+COORDINATORS = ("store", "etcd", "zookeeper")
 Kind = Literal["scheduler", "worker", "api"]
 
 
@@ -24,9 +24,9 @@ class Fault:
     name: ClassVar[str]
     site: ClassVar[type[Site]] = Site
     faketime: ClassVar[bool] = False
-    #: The coordination engines that it can be tried with.
-    engines: ClassVar[tuple[str, ...]] = ENGINES
-    #: It does something to schedulers: each engine has a row of its own in the table. Others have the store's.
+    #: The coordinators or brokers that it can be tried with.
+    tried_with: ClassVar[tuple[str, ...]] = COORDINATORS
+    #: It does something to schedulers: each coordinator has a row of its own in the table. Others have the store's.
     hits_schedulers: ClassVar[bool] = False
     #: Only for those who ask for it by name: another one says nearly the same.
     variant: ClassVar[bool] = False

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tools.chaos.catalogue import FAULTS
-from tools.chaos.engines import FEEDERS
-from tools.chaos.faults import ENGINES
+from tools.chaos.ensembles import BROKERS
+from tools.chaos.faults import COORDINATORS
 from tools.chaos.run import Outcome
 
 BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
@@ -16,7 +16,7 @@ _HEAD = (
     "| fault | coordination | times | runs | ticks | lost | doubled | early | missed or doubled ticks "
     "| stale writes refused | accepted | latest tick | recovery p50 | max |"
 )
-#: Of these, what an engine that feeds workers can do something to.
+#: Of these, what a broker can affect.
 _OF_FEEDERS = (0, 1, 2, 3, 5, 6, 11)
 #: The rules of the judge under each column.
 _LOST = ("lost", "stuck", "failed", "torn")
@@ -52,9 +52,9 @@ def _cells(outcome: Outcome) -> list[object]:
     ]
 
 
-def feeders_table(outcomes: list[Outcome]) -> str:
-    """What becomes of work when an engine that feeds workers fails: how much later it is."""
-    head = "| fault | engine | times | runs | lost | doubled | latest tick |"
+def brokers_table(outcomes: list[Outcome]) -> str:
+    """How late work is when a broker fails."""
+    head = "| fault | broker | times | runs | lost | doubled | latest tick |"
     rows = [_line(_cells(outcome)[place] for place in _OF_FEEDERS) for outcome in outcomes]
     return "\n".join([head, "|---|---|" + "---:|" * (head.count("|") - 3), *rows])
 
@@ -108,4 +108,4 @@ class Results:
 
 
 def _place(outcome: Outcome) -> tuple[int, int]:
-    return list(FAULTS).index(outcome.fault), [*ENGINES, *FEEDERS].index(outcome.coordination)
+    return list(FAULTS).index(outcome.fault), [*COORDINATORS, *BROKERS].index(outcome.coordination)

@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg
 
 from tools.chaos.cluster import ROOT, Cluster
-from tools.chaos.engines import make_engine
+from tools.chaos.ensembles import make_ensemble
 from tools.chaos.export import ACKNOWLEDGED, FACTS, HISTORY, LEFT, Clocks, Facts
 from tools.chaos.faults import Fault
 from tools.chaos.load import Load
@@ -95,14 +95,14 @@ async def _broken(
 ) -> tuple[Load, Facts, int]:
     """The load on a cluster that is broken again and again; what is to be known of it, and the stale writes refused."""
     with ExitStack() as stack:
-        engine = make_engine(coordination, directory / "engine")
-        if engine is not None:
-            stack.callback(engine.remove)
-            await asyncio.to_thread(engine.ensure)
+        ensemble = make_ensemble(coordination, directory / "ensemble")
+        if ensemble is not None:
+            stack.callback(ensemble.remove)
+            await asyncio.to_thread(ensemble.ensure)
         await _prepare(site.server.dsn)
         dsns = [server.dsn for server in site.servers][: 1 if fault.one_address else None]
         ports = [_free_port() for _ in range(2)]
-        cluster = Cluster(dsns, directory, engine=engine, ports=ports, faketime=fault.faketime)
+        cluster = Cluster(dsns, directory, ensemble=ensemble, ports=ports, faketime=fault.faketime)
         clocks = Clocks()
         looking = asyncio.create_task(_look_at(clocks))
         try:

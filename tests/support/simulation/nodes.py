@@ -22,8 +22,8 @@ from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.features.slo.service import SloKeeper
 from tests.support.simulation.acts import Stage
+from tests.support.simulation.broker import BrokerServer, LossyBroker
 from tests.support.simulation.clock import NodeClock
-from tests.support.simulation.engine import Engine, LossyEngine
 from tests.support.simulation.faults import Faults
 from tests.support.simulation.loop import Process, WorldLoop
 from tests.support.simulation.store import FaultyStore, RecordedStore
@@ -54,7 +54,7 @@ class Machine:
         self._starts = 0
         self.process: Process | None = None
         #: The broker for hints, if any.
-        self.engine: Engine | None = None
+        self.broker: BrokerServer | None = None
         self._asked_to_leave = asyncio.Event()
         self._told_again = asyncio.Event()
 
@@ -86,10 +86,10 @@ class Machine:
         if process.alive:
             process.loop.call_soon(process.kill, context=Context())
 
-    def engines(self, process: Process) -> Brokers | None:
-        if self.engine is None:
+    def brokers(self, process: Process) -> Brokers | None:
+        if self.broker is None:
             return None
-        guarded = GuardedBroker(LossyEngine(self.engine, process, self.faults, self.clock), self.clock)
+        guarded = GuardedBroker(LossyBroker(self.broker, process, self.faults, self.clock), self.clock)
         return Brokers([guarded], {"*": guarded}, "world")
 
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
@@ -113,9 +113,9 @@ class SchedulerMachine(Machine):
         services = [keeper, scheduler, reaper, objectives, housekeeper]
         if self.keeps_places:
             services.append(DatacenterKeeper(self.store, self.wakeups, self.clock))
-        engines = self.engines(process)
-        if engines is not None:
-            services.append(Dispatcher(self.store, engines, self.wakeups, self.clock, keeper.owned))
+        brokers = self.brokers(process)
+        if brokers is not None:
+            services.append(Dispatcher(self.store, brokers, self.wakeups, self.clock, keeper.owned))
         async with Supervisor(*services):
             await asked_to_leave.wait()
 
@@ -150,8 +150,8 @@ class WorkerMachine(Machine):
         await leaving
 
     def _feeds(self, process: Process) -> dict[str, GuardedBroker]:
-        engines = self.engines(process)
-        return {} if engines is None else dict.fromkeys(self.settings.queues, engines.all[0])
+        brokers = self.brokers(process)
+        return {} if brokers is None else dict.fromkeys(self.settings.queues, brokers.all[0])
 
     def handlers(self) -> Mapping[str, Handler]:
         known: dict[str, Handler] = {

@@ -75,7 +75,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     #: The data center of each worker, or an empty string. Without any, no run names a data center.
     places: tuple[str, ...] = ()
     #: Workers claim by hints of a broker.
-    engine: bool = False
+    broker: bool = False
 
 
 def a_worker(lease: Micros) -> WorkerSettings:
@@ -157,7 +157,7 @@ def draw(seed: int) -> Scenario:
 
 def scenario_of(seed: int) -> Scenario:
     """The scenario that tests use for a seed. Every fourth has data centers, every eighth a broker."""
-    return draw_places(seed) if seed % 4 == 3 else msgspec.structs.replace(draw(seed), engine=seed % 8 == 5)
+    return draw_places(seed) if seed % 4 == 3 else msgspec.structs.replace(draw(seed), broker=seed % 8 == 5)
 
 
 def draw_places(seed: int) -> Scenario:

@@ -13,11 +13,11 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Mic
 from mainspring.core.model.schedules.calendar import CalendarSpec
 from mainspring.core.model.schedules.job import JobState
 from tests.support.simulation.acts import Stage
+from tests.support.simulation.broker import BrokerServer
 from tests.support.simulation.chaos import ChaosMonkey
 from tests.support.simulation.children import simulated_children
 from tests.support.simulation.clients import Client
 from tests.support.simulation.clock import NodeClock, StoreClock
-from tests.support.simulation.engine import Engine
 from tests.support.simulation.faults import Faults
 from tests.support.simulation.history import History
 from tests.support.simulation.loop import WorldLoop, run_world
@@ -48,7 +48,7 @@ class World:
         self.store = make_store(self.store_clock, scenario.shards, self.history)
         self.store.tables.readers["checker"] = self.store.tables.position
         self.stage = Stage(self.store, self.history)
-        self.engine = Engine() if scenario.engine else None
+        self.broker = BrokerServer() if scenario.broker else None
         self.schedulers = [self._a_scheduler(number + 1) for number in range(scenario.schedulers)]
         self.workers = [self._a_worker(number + 1, slots) for number, slots in enumerate(scenario.workers)]
         self.clients = [Client(self._a_machine(Machine, f"client-{number}"), self.history) for number in (1, 2)]
@@ -167,7 +167,7 @@ class World:
         skew = chance.randint(-self.scenario.skew, self.scenario.skew)
         clock = NodeClock(self.loop, skew, chance.uniform(-1, 1) * 1e-4)
         machine = kind(name, self.loop, self.store, self.exchange, self.faults, clock, self.scenario.seed)
-        machine.engine = self.engine
+        machine.broker = self.broker
         return machine
 
     def _a_scheduler(self, number: int) -> SchedulerMachine:

@@ -28,7 +28,7 @@ class HintFeed:
     def __init__(
         self,
         queue: str,
-        engine: GuardedBroker,
+        broker: GuardedBroker,
         clock: Clock,
         look_every: Micros,
         notify: Callable[[], None],
@@ -37,7 +37,7 @@ class HintFeed:
         """``priority``: the priority whose pool of slots is fed. None: there is one pool for all."""
         self._queue = queue
         self._priority = priority
-        self._engine = engine
+        self._broker = broker
         self._clock = clock
         self._look_every = look_every
         self._notify = notify
@@ -53,15 +53,15 @@ class HintFeed:
     @property
     def brings(self) -> bool:
         """The broker notifies about new work; otherwise the store is polled as if there were no broker."""
-        return not self._engine.away
+        return not self._broker.away
 
     def turn(self, demand: Demand) -> Demand | None:
         """Return the demand to send to the store in place of ``want``. None: nothing until the next notification."""
         now = self._clock.monotonic()
-        if now >= self._look_at or self._engine.away:
+        if now >= self._look_at or self._broker.away:
             self._look_at = now + self._look_every
             self._looking = True
-            if self._engine.away and self._engine.may_ask:
+            if self._broker.away and self._broker.may_ask:
                 self._ask(1)
             return demand
         if not self._ready:
@@ -75,8 +75,8 @@ class HintFeed:
         """Acknowledge the hints of a committed claim. Hints of runs it did not start are stale, or come again."""
         self._looking = False
         if self._claiming:
-            self._engine.claimed += sum(delivery.hint.run in started for delivery in self._claiming)
-            self._start(self._engine.done(self._claiming))
+            self._broker.claimed += sum(delivery.hint.run in started for delivery in self._claiming)
+            self._start(self._broker.done(self._claiming))
             self._claiming = []
 
     def ended(self) -> None:
@@ -100,7 +100,7 @@ class HintFeed:
 
     async def _take(self, limit: int) -> None:
         try:
-            found = await self._engine.take(self._queue, limit, _WAIT, self._priority)
+            found = await self._broker.take(self._queue, limit, _WAIT, self._priority)
         finally:
             self._asking = False
         self._ready.extend(found or ())

@@ -43,7 +43,7 @@ from mainspring.core.worker.reporting.attempt_reporter import current
 from mainspring.http.plans.fan_out import FanOut, Items, read_fan_out
 from mainspring.http.schemas.fan_out import FanOutResult, PartOf
 
-Engine = Callable[[], Awaitable[tuple[Jobs, Store]]]
+Connect = Callable[[], Awaitable[tuple[Jobs, Store]]]
 
 #: Interval of the checks whether a cancelled gathering has stopped.
 _STOP_CHECK_INTERVAL: Micros = 200 * MILLISECOND
@@ -57,17 +57,17 @@ _decode_counts = msgspec.json.Decoder(FanOutCounts).decode
 _decode_part = msgspec.json.Decoder(PartOf).decode
 
 
-def build_fan_out_handler(engine: Engine) -> AsyncHandler:
+def build_fan_out_handler(connect: Connect) -> AsyncHandler:
     async def invoke(held: HeldRun) -> bytes | None:
-        jobs, store = await engine()
+        jobs, store = await connect()
         return await _FanOutRun(held.id, held.tenant, held.queue, held.payload, jobs, store).check(held)
 
     return AsyncHandler(FAN_OUT, invoke, harmless=True)
 
 
-def build_fan_in_handler(engine: Engine) -> AsyncHandler:
+def build_fan_in_handler(connect: Connect) -> AsyncHandler:
     async def invoke(held: HeldRun) -> bytes | None:
-        jobs, store = await engine()
+        jobs, store = await connect()
         try:
             payload = _decode_part(held.payload)
         except msgspec.MsgspecError as error:

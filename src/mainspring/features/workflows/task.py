@@ -18,11 +18,11 @@ from mainspring.core.worker.handler import AsyncHandler
 from mainspring.http.plans.workflow import read_plan
 
 
-def build_workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> AsyncHandler:
-    """Return the handler of the task. ``engine`` returns where to submit the nodes."""
+def build_workflow_handler(connect: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> AsyncHandler:
+    """Return the handler of the task. ``connect`` returns where to submit the nodes."""
 
     async def invoke(held: HeldRun) -> bytes:
-        jobs, store = await engine()
+        jobs, store = await connect()
         known = {task.entry.name: task.entry for task in await store.list_tasks()}
         try:
             name, nodes = read_plan(held.payload, held.tenant, known)

@@ -20,8 +20,8 @@ _COUNTED: tuple[tuple[Metric, Callable[[GuardedBroker], int]], ...] = (
 
 def export_brokers(brokers: Brokers | None, exposition: Exposition) -> None:
     """Report counters that are incremented where the calls are made."""
-    for name, engine in ({} if brokers is None else brokers.named()).items():
+    for name, broker in ({} if brokers is None else brokers.named()).items():
         for metric, count in _COUNTED:
-            exposition.put(metric, count(engine), name)
-        exposition.put(declared.BROKER_UP, 0 if engine.away else 1, name)
-        exposition.sums(declared.ROUND_TRIP, engine.calls, engine.busy / SECOND, name)
+            exposition.put(metric, count(broker), name)
+        exposition.put(declared.BROKER_UP, 0 if broker.away else 1, name)
+        exposition.sums(declared.ROUND_TRIP, broker.calls, broker.busy / SECOND, name)

@@ -1,4 +1,4 @@
-"""Faults of an engine that feeds workers: what it loses, repeats or holds back costs lateness, and nothing else."""
+"""Faults of a broker: hints that it loses, repeats or delays make runs late, and do nothing else."""
 
 import asyncio
 import signal
@@ -16,74 +16,74 @@ from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.kafka.address import parse_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin
 from tools.chaos.cluster import QUEUES, Cluster
-from tools.chaos.engines import FEEDERS, freeze, thaw
+from tools.chaos.ensembles import BROKERS, freeze, thaw
 from tools.chaos.faults import Fault
 from tools.chaos.sites import Site
 
 TOPICS = ("run-queue", "retry-queue")
 
 
-class FeederFault(Fault):
-    engines: ClassVar[tuple[str, ...]] = FEEDERS
+class BrokerFault(Fault):
+    tried_with: ClassVar[tuple[str, ...]] = BROKERS
 
 
-class EngineForgets(FeederFault):
+class BrokerForgets(BrokerFault):
     """FLUSHALL; queues deleted; topics deleted."""
 
-    name = "engine-forgets"
+    name = "broker-forgets"
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
-        engine = cluster.fed_by
-        match engine.name:
+        broker = cluster.broker
+        match broker.name:
             case "redis":
-                async with redis.Redis.from_url(engine.address()) as client:
+                async with redis.Redis.from_url(broker.address()) as client:
                     await client.flushall()
             case "rabbitmq":
-                await asyncio.to_thread(_delete_queues, engine.address(), await _identity(site))
+                await asyncio.to_thread(_delete_queues, broker.address(), await _identity(site))
             case _:
-                await KafkaAdmin(parse_kafka(engine.address(), "engine")).delete_topics(TOPICS)
+                await KafkaAdmin(parse_kafka(broker.address(), "broker")).delete_topics(TOPICS)
         await asyncio.sleep(6)
 
 
-class EngineKilled(FeederFault):
-    name = "engine-killed"
+class BrokerKilled(BrokerFault):
+    name = "broker-killed"
     seconds: ClassVar[float] = 3
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
-        engine = cluster.fed_by
-        for node in engine.nodes:
+        broker = cluster.broker
+        for node in broker.nodes:
             await asyncio.to_thread(node.signal, signal.SIGKILL)
         await asyncio.sleep(self.seconds)
-        await asyncio.to_thread(engine.ensure)
+        await asyncio.to_thread(broker.ensure)
         await asyncio.sleep(6)
 
 
-class EngineAway(EngineKilled):
+class BrokerAway(BrokerKilled):
     """Ten minutes. Each process leaves it alone after the first calls, and comes back by itself."""
 
-    name, variant, seconds = "engine-away", True, 600
+    name, variant, seconds = "broker-away", True, 600
 
 
-class EngineFrozen(FeederFault):
+class BrokerFrozen(BrokerFault):
     """Connections stay open, and no server answers."""
 
-    name = "engine-frozen"
+    name = "broker-frozen"
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
-        freeze(cluster.fed_by.nodes)
+        freeze(cluster.broker.nodes)
         await asyncio.sleep(6)
-        thaw(cluster.fed_by.nodes)
+        thaw(cluster.broker.nodes)
         await asyncio.sleep(6)
 
 
-class HintsRepeated(FeederFault):
+class HintsRepeated(BrokerFault):
     """Each three times more: those of runs that wait, of runs that run, and of runs that have ended."""
 
     name = "hints-repeated"
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
         identity = await _identity(site)
-        dispatch = make_dispatch(cluster.fed_by.address(), SystemClock(), HintCodec((await _hint_key(site)).encode()))
+        dispatch = make_dispatch(cluster.broker.address(), SystemClock(), HintCodec((await _hint_key(site)).encode()))
         await dispatch.open(identity)
         try:
             for _ in range(4):
@@ -95,7 +95,7 @@ class HintsRepeated(FeederFault):
             await dispatch.close()
 
 
-class WorkersComeAndGo(FeederFault):
+class WorkersComeAndGo(BrokerFault):
     """A storm of rebalances: every second a worker joins the group or leaves it, every other one without a farewell."""
 
     name = "workers-come-and-go"

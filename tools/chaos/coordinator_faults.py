@@ -1,23 +1,23 @@
-"""Faults of a coordination engine, and of the wire to it."""
+"""Faults of a coordinator, and of the wire to it."""
 
 import asyncio
 import signal
 from typing import ClassVar
 
 from tools.chaos.cluster import Cluster
-from tools.chaos.engines import Engine, Node, freeze, leader_of, thaw
+from tools.chaos.ensembles import Ensemble, Node, freeze, leader_of, thaw
 from tools.chaos.faults import CUT, LEASES, Fault
 from tools.chaos.link import BOTH, Way
 from tools.chaos.sites import Site
 
 
-class EngineFault(Fault):
-    engines: ClassVar[tuple[str, ...]] = ("etcd", "zookeeper")
+class CoordinatorFault(Fault):
+    tried_with: ClassVar[tuple[str, ...]] = ("etcd", "zookeeper")
     hits_schedulers = True
 
 
-class KillEngineLeader(EngineFault):
-    name = "kill-engine-leader"
+class KillCoordinatorLeader(CoordinatorFault):
+    name = "kill-coordinator-leader"
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
         leader = await _leader(cluster)
@@ -26,38 +26,38 @@ class KillEngineLeader(EngineFault):
         await asyncio.to_thread(leader.start)
 
 
-class FreezeEngineMajority(EngineFault):
+class FreezeCoordinatorMajority(CoordinatorFault):
     """No scheduler can renew: due ticks wait, and fire when the ensemble is back."""
 
-    name = "freeze-engine-majority"
+    name = "freeze-coordinator-majority"
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
-        nodes = _engine(cluster).nodes
+        nodes = _coordinator(cluster).nodes
         most = nodes[: len(nodes) // 2 + 1]
         freeze(most)
         await asyncio.sleep(5)
         thaw(most)
 
 
-class CutSchedulerFromEngine(EngineFault):
+class CutSchedulerFromCoordinator(CoordinatorFault):
     """The scheduler reaches the store, but cannot prove its lease: others take its place, and it must notice."""
 
-    name = "cut-scheduler-engine"
+    name = "cut-scheduler-coordinator"
     ways: ClassVar[tuple[tuple[Way, ...], ...]] = (BOTH, ("there",), ("back",))
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
         schedulers = cluster.of("scheduler")
         victim = schedulers[repetition % len(schedulers)]
-        for link in victim.engine_links:
+        for link in victim.coordinator_links:
             link.silence(*self.ways[repetition % len(self.ways)])
         await asyncio.sleep(2 * CUT[repetition % len(CUT)] * LEASES["scheduler"])
         await victim.open()
 
 
-class ExpireSession(EngineFault):
+class ExpireSession(CoordinatorFault):
     """A scheduler is frozen until its session is over, and notices it when it continues."""
 
-    name, engines = "expire-session", ("zookeeper",)
+    name, tried_with = "expire-session", ("zookeeper",)
 
     async def happen(self, cluster: Cluster, site: Site, repetition: int) -> None:
         schedulers = cluster.of("scheduler")
@@ -67,13 +67,13 @@ class ExpireSession(EngineFault):
         victim.send(signal.SIGCONT)
 
 
-def _engine(cluster: Cluster) -> Engine:
-    assert cluster.engine is not None
-    return cluster.engine
+def _coordinator(cluster: Cluster) -> Ensemble:
+    assert cluster.ensemble is not None
+    return cluster.ensemble
 
 
 async def _leader(cluster: Cluster) -> Node:
     async with asyncio.timeout(20):
-        while (leader := await asyncio.to_thread(leader_of, _engine(cluster))) is None:
+        while (leader := await asyncio.to_thread(leader_of, _coordinator(cluster))) is None:
             await asyncio.sleep(0.1)
     return leader

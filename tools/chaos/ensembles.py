@@ -1,4 +1,4 @@
-"""Engines that the cluster can be run on, each an ensemble of its own that may be broken."""
+"""Coordinators and brokers that the cluster can be run on, each with servers of its own that may be broken."""
 
 import signal
 import socket
@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 
 from tools.services import all_services
 
-#: Engines that feed workers; all others grant shards.
-FEEDERS = ("redis", "rabbitmq", "kafka")
+#: The brokers. All others are coordinators.
+BROKERS = ("redis", "rabbitmq", "kafka")
 #: What each kind of node is asked, and what only the leader answers.
 _LEADER = {
     "etcd": (b"GET /metrics HTTP/1.0\r\n\r\n", b"\netcd_server_is_leader 1"),
@@ -19,7 +19,7 @@ _LEADER = {
 
 
 class Node(Protocol):
-    """One process of an engine."""
+    """One process of an ensemble."""
 
     @property
     def ports(self) -> Mapping[str, int]: ...
@@ -29,7 +29,7 @@ class Node(Protocol):
     def signal(self, number: int) -> None: ...
 
 
-class Engine(Protocol):
+class Ensemble(Protocol):
     """Some nodes on loopback, as ``tools.services`` makes them."""
 
     name: str
@@ -44,23 +44,23 @@ class Engine(Protocol):
     def remove(self) -> None: ...
 
 
-class NoSuchEngine(Exception):
+class NoSuchEnsemble(Exception):
     """There is no service of this name, or it cannot be broken node by node."""
 
 
-def make_engine(name: str, home: Path) -> Engine | None:
+def make_ensemble(name: str, home: Path) -> Ensemble | None:
     """A fresh ensemble in a folder of its own; None for the store, which needs nothing."""
     if name == "store":
         return None
     service: Any = all_services().get(name)
     if not hasattr(service, "nodes"):
-        raise NoSuchEngine(f"{name} is no engine of tools.services")
-    return cast(Engine, type(service)(home))
+        raise NoSuchEnsemble(f"{name} is no ensemble of tools.services")
+    return cast(Ensemble, type(service)(home))
 
 
-def leader_of(engine: Engine) -> Node | None:
-    question, answer = _LEADER[engine.name]
-    return next((node for node in engine.nodes if answer in _ask(node.ports["client"], question)), None)
+def leader_of(ensemble: Ensemble) -> Node | None:
+    question, answer = _LEADER[ensemble.name]
+    return next((node for node in ensemble.nodes if answer in _ask(node.ports["client"], question)), None)
 
 
 def freeze(nodes: Sequence[Node]) -> None:

@@ -17,19 +17,19 @@ _LOOK: Micros = 20 * MILLISECOND
 _LOST, _TWICE, _LATE, _FORGOTTEN, _AWAY = 0.2, 0.3, 0.2, 0.01, 0.05
 
 
-class Engine:
+class BrokerServer:
     """The content of the server."""
 
     def __init__(self) -> None:
         self.queues: defaultdict[str, _Queue] = defaultdict(_Queue)
 
 
-class LossyEngine(MemoryDispatch):
+class LossyBroker(MemoryDispatch):
     """The broker as one process sees it."""
 
-    def __init__(self, engine: Engine, process: Process, faults: Faults, clock: Clock) -> None:
+    def __init__(self, server: BrokerServer, process: Process, faults: Faults, clock: Clock) -> None:
         super().__init__(clock, HintCodec(b"world"))
-        self._queues = engine.queues
+        self._queues = server.queues
         self._process = process
         self._faults = faults
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.timeout(400)]
 
 
 def with_broker(seed: int) -> Scenario:
-    return msgspec.structs.replace(draw(seed), engine=True)
+    return msgspec.structs.replace(draw(seed), broker=True)
 
 
 @pytest.mark.parametrize("seed", [3, 6, 12, 18])
