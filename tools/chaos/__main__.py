@@ -17,7 +17,7 @@ from tools.chaos.faults import COORDINATORS
 from tools.chaos.run import Outcome, run
 
 PAGE = ROOT / "docs/operate/failover.md"
-FEEDERS_PAGE = ROOT / "docs/concepts/brokers.md"
+BROKERS_PAGE = ROOT / "docs/concepts/brokers.md"
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument(
         "--publish",
         action="store_true",
-        help=f"write the table of all results into {PAGE.relative_to(ROOT)} or {FEEDERS_PAGE.relative_to(ROOT)}",
+        help=f"write the table of all results into {PAGE.relative_to(ROOT)} or {BROKERS_PAGE.relative_to(ROOT)}",
     )
     arguments = parser.parse_args()
     names = list(FAULTS) if arguments.faults == "all" else arguments.faults.split(",")
@@ -58,7 +58,7 @@ def main() -> int:
     text = report.brokers_table(outcomes) if arguments.dispatch else report.table(outcomes)
     print(text)
     if arguments.publish:
-        report.publish(FEEDERS_PAGE if arguments.dispatch else PAGE, text)
+        report.publish(BROKERS_PAGE if arguments.dispatch else PAGE, text)
     return 1 if broken or not all(outcome.judgement["sound"] for outcome in outcomes) else 0
 
 
@@ -67,8 +67,8 @@ def _applies(name: str, server: str, *, named: bool) -> bool:
     if why := fault.impossible():
         print(f"{name}: not tried: {why}", file=sys.stderr)
         return False
-    telling = not fault.variant and (server == "store" or fault.hits_schedulers or server in BROKERS)
-    return server in fault.tried_with and (named or telling)
+    wanted = not fault.variant and (server == "store" or fault.hits_schedulers or server in BROKERS)
+    return server in fault.tried_with and (named or wanted)
 
 
 async def _all(arguments: argparse.Namespace, plan: list[tuple[str, str]], results: report.Results) -> bool:
@@ -78,7 +78,7 @@ async def _all(arguments: argparse.Namespace, plan: list[tuple[str, str]], resul
     for row, (name, server) in enumerate(plan):
         began = time.monotonic()
 
-        def tell(repetition: int, row: int = row, began: float = began) -> None:
+        def print_progress(repetition: int, row: int = row, began: float = began) -> None:
             name, server = plan[row]
             left = _seconds_left(plan[row:], results) - (time.monotonic() - began)
             said = f"{name} on {server} ({row + 1} of {len(plan)}): {repetition + 1} of {arguments.repetitions}"
@@ -93,7 +93,7 @@ async def _all(arguments: argparse.Namespace, plan: list[tuple[str, str]], resul
                 rate=arguments.rate,
                 crons=arguments.crons,
                 keep=arguments.keep,
-                progress=tell,
+                progress=print_progress,
             )
         except Exception:
             # The others can be tried all the same.
