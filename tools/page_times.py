@@ -80,7 +80,7 @@ def pages_of(run: str, job: str, workflow: str) -> dict[str, str]:
         "queue": "/queues/default",
         "workers": "/workers",
         "schedulers": "/schedulers",
-        "data centres": "/datacenters",
+        "data centers": "/datacenters",
         "tenants": "/tenants",
         "tenant": "/tenants/default",
         "audit": "/audit",

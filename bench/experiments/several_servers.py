@@ -83,7 +83,12 @@ async def cost(servers: Sequence[LocalPostgres], store: str, jobs: int, load: st
 async def cycle(runtime: Runtime, jobs: int, load: str) -> None:
     store = runtime.store
     maker = Jobs(
-        store, LocalWakeups(), SystemClock(), Random(), shards=store.shards, places=getattr(store, "place_count", 0)
+        store,
+        LocalWakeups(),
+        SystemClock(),
+        Random(),
+        shards=store.shards,
+        placement_groups=getattr(store, "place_count", 0),
     )
     session = await store.open_session(NewSession(name="bench", kind="worker", ttl=DAY))
 

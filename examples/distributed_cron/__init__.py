@@ -1,4 +1,4 @@
-"""Distributed cron: maintenance in four data centres, fired once in each, whichever scheduler dies."""
+"""Distributed cron: maintenance in four data centers, fired once in each, whichever scheduler dies."""
 
 from examples.distributed_cron.application import app, rehearsal
 

@@ -1,4 +1,4 @@
-"""``python -m examples.distributed_cron``: the leader is killed, and every tick happens once in every data centre."""
+"""``python -m examples.distributed_cron``: the leader is killed, and every tick happens once in every data center."""
 
 import argparse
 import asyncio
@@ -58,7 +58,7 @@ async def leader_other_than(dead: str, api: httpx2.AsyncClient) -> str:
 
 
 async def judge(schedule: str, api: httpx2.AsyncClient, since: datetime, killed: datetime) -> bool:
-    """By the ledger, which has a row for every tick in every data centre."""
+    """By the ledger, which has a row for every tick in every data center."""
     [job] = (await get(api, "/v1/jobs", text=schedule, kind="recurring"))["items"]
     rows = (await get(api, f"/v1/jobs/{job['jobId']}/ledger", since=since.isoformat(), limit="1000"))["items"]
     times = Counter((datetime.fromisoformat(row["scheduledFor"]), row["datacenter"]) for row in rows)
@@ -67,7 +67,7 @@ async def judge(schedule: str, api: httpx2.AsyncClient, since: datetime, killed:
     twice = sum(count > 1 for count in times.values())
     missing = len(ticks) * len(DATACENTERS) - len(times) + (len(gaps) != 1)
     say(
-        f"  {schedule:15} {len(ticks):3} ticks in {len(DATACENTERS)} data centres, "
+        f"  {schedule:15} {len(ticks):3} ticks in {len(DATACENTERS)} data centers, "
         f"{sum(tick > killed for tick in ticks)} of them after the kill: {missing} missing, {twice} twice"
     )
     return not missing and not twice and ticks[-1] > killed

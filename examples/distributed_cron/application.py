@@ -1,4 +1,4 @@
-"""Maintenance tasks. Every tick has a run in each data centre."""
+"""Maintenance tasks. Every tick has a run in each data center."""
 
 import gc
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ DATACENTERS = ("us-east", "us-west", "eu", "asia")
 
 
 class Site:
-    """The data centre that a worker is in: here a folder with a cache and a file of metrics."""
+    """The data center that a worker is in: here a folder with a cache and a file of metrics."""
 
     def __init__(self, datacenter: str) -> None:
         self.cache = Path("distributed_cron.sites", datacenter, "cache")

@@ -24,7 +24,7 @@ async def main(videos: int, frames: int, fleet: str) -> bool:
     async with app.running(worker=False, http=True), httpx2.AsyncClient(base_url=address) as api:
         with Processes(Path("video_encoding.log")) as processes:
             say(f"The API is at {address}/docs, what workers say in video_encoding.log")
-            # 10:100 in a data centre.
+            # 10:100 in a data center.
             processes.start("worker", "examples.video_encoding:app", "--autoscale", fleet)
             jobs = await uploads(videos, frames)
             say(f"{videos} uploads have made {len(jobs)} jobs: {', '.join(PRIORITIES)} of each video, in this order")

@@ -98,7 +98,13 @@ async def _execute(address: str, statement: str) -> None:
 def jobs_on(store: ShardedStore) -> Jobs:
     wakeups = LocalWakeups()
     return Jobs(
-        store, wakeups, SystemClock(), Random(), shards=SHARDS, places=store.place_count, apart=store.find_server
+        store,
+        wakeups,
+        SystemClock(),
+        Random(),
+        shards=SHARDS,
+        placement_groups=store.place_count,
+        group_by=store.find_server,
     )
 
 

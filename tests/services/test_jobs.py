@@ -241,7 +241,7 @@ async def test_an_id_by_key_is_the_same_for_the_same_request_for_a_day() -> None
 @in_virtual_time
 async def test_an_id_in_a_sharded_store_lies_in_the_group_of_its_placement() -> None:
     world = World()
-    jobs = Jobs(world.store, world.wakeups, world.clock, Random(1), shards=64, places=32)
+    jobs = Jobs(world.store, world.wakeups, world.clock, Random(1), shards=64, placement_groups=32)
     run = made_once(msgspec.structs.replace(a_run(), placement="eu"), "once")
     for identifier in (jobs.id_by_key(run), jobs.new_run_id(tenant=run.tenant, placement="eu")):
         assert find_placement_group(identifier, 32) == choose_placement_group(run.tenant, "eu", 32)

@@ -47,8 +47,8 @@ def make_jobs(store: ShardedStore) -> Jobs:
         SystemClock(),
         random.Random(),
         shards=store.shards,
-        places=store.place_count,
-        apart=store.find_server,
+        placement_groups=store.place_count,
+        group_by=store.find_server,
     )
 
 

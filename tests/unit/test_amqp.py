@@ -115,7 +115,7 @@ def queues(kind: Kind) -> QueueDeclarer:
 
 def test_priorities_map_to_rabbitmq_priorities_or_to_bands_of_quorum_queues() -> None:
     def routes(kind: Kind) -> list[tuple[str, int]]:
-        return [queues(kind).place(Hint(a_run().id, "mail", 0, priority)) for priority in range(11)]
+        return [queues(kind).find(Hint(a_run().id, "mail", 0, priority)) for priority in range(11)]
 
     assert routes("classic") == [
         ("mainspring.store.queue.mail", number) for number in (5, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)

@@ -143,9 +143,9 @@ def test_an_objective_is_met_only_if_every_data_center_meets_it() -> None:
 
 @pytest.mark.parametrize(("labels", "datacenter"), [((), "us>eu>30s"), (("datacenter=us>eu>30s",), "")])
 def test_a_preference_is_not_the_name_of_a_data_center(labels: tuple[str, ...], datacenter: str) -> None:
-    with pytest.raises(Invalid, match="is not a name of a data centre"):
+    with pytest.raises(Invalid, match="is not a name of a data center"):
         at_home(labels, datacenter)
-    with pytest.raises(Invalid, match="datacenter: 'us>eu>30s' is not a name of a data centre"):
+    with pytest.raises(Invalid, match="datacenter: 'us>eu>30s' is not a name of a data center"):
         load({"datacenter": "us>eu>30s"}, {})
 
 
@@ -163,7 +163,7 @@ def a_spec_for(*datacenters: str) -> JobSpec:
 
 def test_data_centers_are_parsed_from_the_sdk_and_the_command_line() -> None:
     assert prefer("us", "eu", failover_after="1m") == "us>eu>60s"
-    with pytest.raises(Invalid, match="'us>eu' is not a name of a data centre"):
+    with pytest.raises(Invalid, match="'us>eu' is not a name of a data center"):
         prefer("us>eu", "asia")
     with pytest.raises(Invalid):
         prefer("us")

@@ -27,16 +27,16 @@ def test_each_priority_has_a_queue_with_its_number() -> None:
     assert queues.names("payouts") == tuple(f"jobs.priority.{priority}" for priority in range(1, 11))
     assert queues.names("payouts", 3) == ("jobs.priority.3",)
     for priority in (1, 2, 10):
-        place = queues.place(Hint(a_run().id, "payouts", 0, priority))
-        assert place == (f"jobs.priority.{priority}", 0)
-    assert queues.place(Hint(a_run().id, "payouts", 0)) == ("jobs.priority.5", 0)
+        queue = queues.find(Hint(a_run().id, "payouts", 0, priority))
+        assert queue == (f"jobs.priority.{priority}", 0)
+    assert queues.find(Hint(a_run().id, "payouts", 0)) == ("jobs.priority.5", 0)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_template_may_name_the_queue_and_the_store(kind: str) -> None:
     queues = make_queues(f"kind={kind}&queues={{store}}:{{queue}}")
     assert queues.names("mail") == ("store-1:mail",)
-    assert queues.place(Hint(a_run().id, "mail", 0, 1)) == ("store-1:mail", 9)
+    assert queues.find(Hint(a_run().id, "mail", 0, 1)) == ("store-1:mail", 9)
     [name] = queues.names("Überweisungen")
     assert name.startswith("store-1:#")
     assert name.isascii()

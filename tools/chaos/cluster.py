@@ -122,7 +122,7 @@ class Member:
 
 
 class Cluster:
-    """Three schedulers, two workers, two APIs. Those of one number are a node, or a data centre."""
+    """Three schedulers, two workers, two APIs. Those of one number are a node, or a data center."""
 
     nodes = 3
 

@@ -14,7 +14,7 @@ from typing import IO
 
 from tools.mutants import catalog, in_memory, record
 from tools.mutants.mutant import Mutant
-from tools.mutants.places import DATA, DOCUMENT, ROOT
+from tools.mutants.paths import DATA, DOCUMENT, ROOT
 from tools.mutants.progress import Progress
 from tools.mutants.results import (
     EQUIVALENT,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from tools.mutants import python_mutator, sql_mutator
 from tools.mutants.mutant import Mutant
-from tools.mutants.places import PACKAGE, ROOT, list_files
+from tools.mutants.paths import PACKAGE, ROOT, list_files
 
 #: Files whose rules decide whether work is lost, doubled or late: each turn takes more of their mutants.
 CRITICAL = (

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from tools.mutants.mutant import Mutant
-from tools.mutants.places import DATA, PACKAGE, ROOT, STORES
+from tools.mutants.paths import DATA, PACKAGE, ROOT, STORES
 from tools.mutants.record import build_environment
 from tools.mutants.same_program import read_procedures
 from tools.mutants.server import RunResult

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from tools.mutants.places import DATA, ROOT, SQL_TESTS, TESTS
+from tools.mutants.paths import DATA, ROOT, SQL_TESTS, TESTS
 
 _FOLDER = DATA / "record"
 _COVERAGE = DATA / "coverage"

@@ -21,7 +21,7 @@ import coverage
 import hypothesis
 import pytest
 
-from tools.mutants.places import PACKAGE, PYTHON_FILES, PYTHON_FOLDERS, ROOT, STORES, list_files
+from tools.mutants.paths import PACKAGE, PYTHON_FILES, PYTHON_FOLDERS, ROOT, STORES, list_files
 from tools.mutants.sql_text import hash_statement, list_units
 
 _FOLDER = Path(os.environ["MUTANTS_RECORD"])

@@ -14,7 +14,7 @@ from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.constants import CONSTANTS
 from mainspring.stores.statements import insert_constants
 from tools.mutants.mutant import Mutant
-from tools.mutants.places import ROOT, STORES
+from tools.mutants.paths import ROOT, STORES
 
 _PROCEDURES = f"{STORES}/sqlite/procedures"
 _SHARDS = 4

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tools.mutants.mutant import Mutant
-from tools.mutants.places import DATA, ROOT
+from tools.mutants.paths import DATA, ROOT
 from tools.mutants.record import build_environment
 from tools.mutants.server import Request, RunResult
 

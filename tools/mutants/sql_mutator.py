@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tools.mutants.mutant import Edit, Mutant, Unit, build_mutants
-from tools.mutants.places import STORES
+from tools.mutants.paths import STORES
 from tools.mutants.python_mutator import LARGEST_BOUNDARY
 from tools.mutants.sql_clauses import find_clauses
 from tools.mutants.sql_text import SqlUnit, Token, list_units, tokenize

@@ -17,7 +17,7 @@ from mainspring.config.stores import open_sharded
 class MoveOut(msgspec.Struct, frozen=True, kw_only=True):
     """A placement group that was moved, or would be."""
 
-    place: int
+    placement_group: int
     source: int
     target: int
 
@@ -85,9 +85,9 @@ def rebalance(
 async def _rebalance(settings: Settings, without: int | None, *, dry_run: bool, quiet: bool) -> list[MoveOut]:
     async with open_sharded(settings) as store:
         moves = await store.planned_moves(without)
-        for number, (place, source, target) in enumerate(moves, 1):
+        for number, (group, source, target) in enumerate(moves, 1):
             if not dry_run:
-                await store.move_placement_group(place, source, target)
+                await store.move_placement_group(group, source, target)
             if not quiet:
-                typer.echo(f"{number}/{len(moves)}: placement group {place} from server {source} to {target}")
-        return [MoveOut(place=place, source=source, target=target) for place, source, target in moves]
+                typer.echo(f"{number}/{len(moves)}: placement group {group} from server {source} to {target}")
+        return [MoveOut(placement_group=group, source=source, target=target) for group, source, target in moves]

@@ -66,6 +66,6 @@ async def examine_archive(settings: Settings) -> list[Finding]:
             await blobs.check()
             modes = [await blobs.examine_modes("archive permissions")] if isinstance(blobs, FolderBlobs) else []
     except (StoreUnavailable, Invalid) as error:
-        advice = "mend it, or take retention.archive away: until then nothing is forgotten, and the disk fills"
+        advice = "fix it, or remove retention.archive; until then, no history is deleted, and the disk fills"
         return [blamed("archive", str(error), advice)]
     return [found("archive", f"{blobs.shown} can be written and read"), *modes]

@@ -24,7 +24,7 @@ from mainspring.core.model.base.ids import MAX_SHARDS
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, SECOND, format_duration
 from mainspring.core.model.cluster.clock_guard import ClockRules
 from mainspring.core.model.cluster.coordination import STORE, read_coordination
-from mainspring.core.model.cluster.datacenters import check_place
+from mainspring.core.model.cluster.datacenters import check_datacenter_name
 from mainspring.core.model.runs.names import check_name
 
 PREFIX = "MAINSPRING_"
@@ -137,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if name:
                 check_name(path, name)
         if self.datacenter:
-            check_place("datacenter", self.datacenter)
+            check_datacenter_name("datacenter", self.datacenter)
         if self.log.level not in ("debug", "info", "warning", "error"):
             raise Invalid("log.level", f"{self.log.level!r} is not a level", "debug, info, warning or error")
         self.log.check()

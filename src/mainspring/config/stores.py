@@ -14,26 +14,17 @@ from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.events_out import EventFacts
 from mainspring.core.ports.health import PoolUse
-from mainspring.core.ports.storage.access import Access
-from mainspring.core.ports.storage.catalog import Catalog, Reports
 from mainspring.core.ports.storage.clocks import Clocks
 from mainspring.core.ports.storage.coordination import EpochCoordinator
-from mainspring.core.ports.storage.dead_letters import DeadLetters
-from mainspring.core.ports.storage.explaining import ExplanationReads
-from mainspring.core.ports.storage.leases import Leases
-from mainspring.core.ports.storage.notifications import NotificationStore
-from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.ports.storage.run_logs import LogShelf
 from mainspring.core.ports.storage.upkeep import Retention
-from mainspring.core.ports.storage.usage import BudgetStore
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.metrics.run_metrics import RunMetrics
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Store
 from mainspring.core.submit.jobs import Jobs
+from mainspring.http.api_store import ApiStore
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
@@ -48,23 +39,7 @@ POSTGRES = ("postgresql://", "postgres://")
 _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
 
-class RuntimeStore(
-    Store,
-    EpochCoordinator,
-    Clocks,
-    Catalog,
-    ExplanationReads,
-    BudgetStore,
-    Operations,
-    Access,
-    Reports,
-    DeadLetters,
-    Leases,
-    EventFacts,
-    NotificationStore,
-    LogShelf,
-    Protocol,
-):
+class RuntimeStore(ApiStore, EpochCoordinator, Clocks, LogShelf, Protocol):
     """A store that also assigns shards to schedulers."""
 
 
@@ -166,7 +141,7 @@ def make_jobs(
     wakeups: Wakeups,
     clock: Clock,
     random: random.Random,
-    along: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
+    after_cancel: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
     metrics: RunMetrics | None = None,
     tracing: "Tracing | None" = None,
 ) -> Jobs:
@@ -177,9 +152,9 @@ def make_jobs(
         clock,
         random,
         shards=store.shards,
-        along=along,
-        places=getattr(store, "place_count", 0),
-        apart=getattr(store, "find_server", None),
+        after_cancel=after_cancel,
+        placement_groups=getattr(store, "place_count", 0),
+        group_by=getattr(store, "find_server", None),
         metrics=metrics,
         tracing=tracing,
     )

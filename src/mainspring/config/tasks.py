@@ -166,12 +166,12 @@ def make_fan_out_handlers(runtime: "Runtime | Callable[[], Awaitable[Runtime]]")
 def make_keyring(settings: Settings) -> Keyring:
     """Build the sources of secrets, with the rules for their use."""
     section = settings.secrets
-    places: list[Secrets] = [EnvironmentSecrets()]
+    sources: list[Secrets] = [EnvironmentSecrets()]
     if section.folder:
-        places.append(FolderSecrets(Path(section.folder).expanduser()))
+        sources.append(FolderSecrets(Path(section.folder).expanduser()))
     if settings.vault.address:
-        places.append(make_vault(settings.vault))
-    return Keyring(ChainedSecrets(places), SecretRules(section.allow))
+        sources.append(make_vault(settings.vault))
+    return Keyring(ChainedSecrets(sources), SecretRules(section.allow))
 
 
 @functools.cache

@@ -8,11 +8,11 @@ from mainspring.core.ports.secrets import Secrets
 class ChainedSecrets:
     """Returns a secret from the first source that has it."""
 
-    def __init__(self, places: Sequence[Secrets]) -> None:
-        self._places = places
+    def __init__(self, sources: Sequence[Secrets]) -> None:
+        self._sources = sources
 
     def read(self, name: str) -> str | None:
-        for place in self._places:
-            if (found := place.read(name)) is not None:
+        for source in self._sources:
+            if (found := source.read(name)) is not None:
                 return found
         return None

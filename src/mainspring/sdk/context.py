@@ -168,13 +168,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         replace = msgspec.structs.replace
         children = []
         for call in calls:
-            place, options = next(self._spawned), call.options
+            number, options = next(self._spawned), call.options
             children.append(
                 replace(
                     call,
                     options=replace(
                         options,
-                        unique=options.unique or f"spawn:{self.run_id}:{place}",
+                        unique=options.unique or f"spawn:{self.run_id}:{number}",
                         tenant=options.tenant or self.tenant,
                         about=replace(options.about or About(), parent=self.run_id),
                     ),

@@ -5,7 +5,7 @@ from typing import Literal
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Duration, parse_duration
-from mainspring.core.model.cluster.datacenters import ALL, Preference, check_place
+from mainspring.core.model.cluster.datacenters import ALL, Preference, check_datacenter_name
 from mainspring.core.model.cluster.labels import check_labels_kept
 
 
@@ -19,7 +19,7 @@ def prefer(*datacenters: str, failover_after: Duration = "30s") -> str:
     if patience % SECOND:
         raise Invalid("failover_after", f"{failover_after!r} is not whole seconds", "for example 30s")
     for name in datacenters:
-        check_place("datacenter", name)
+        check_datacenter_name("datacenter", name)
     word = Preference(datacenters, patience).word
     check_labels_kept("datacenter", (word,))
     return word.partition("=")[2]

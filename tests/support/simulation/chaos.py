@@ -21,7 +21,7 @@ class ChaosMonkey:
         self._chance = world.loop.chance
         self._scenario = world.scenario
         self._under_way: dict[asyncio.Task[None], None] = {}
-        self._places = world.history.truth.places
+        self._datacenters = world.history.truth.datacenters
         #: Data centers that are down.
         self._lost: set[str] = set()
 
@@ -111,15 +111,15 @@ class ChaosMonkey:
         self._world.history.truth.clock_steps += abs(step)
         self._note(f"the store's clock is set by {step / SECOND:+.2f} s")
 
-    async def _lose_place(self) -> None:
-        name = self._chance.choice(sorted(set(self._places.values())))
+    async def _lose_datacenter(self) -> None:
+        name = self._chance.choice(sorted(set(self._datacenters.values())))
         if name in self._lost:
             return
         duration = round(self._chance.uniform(1, 12) * SECOND)
         self._note(f"all workers in {name} are dead for {duration / SECOND:.2f} s")
         self._lost.add(name)
         for machine in self._world.workers:
-            if self._places.get(machine.name) == name and machine.process is not None:
+            if self._datacenters.get(machine.name) == name and machine.process is not None:
                 machine.process.kill()
         await self._sleep(duration)
         self._lost.discard(name)
@@ -129,7 +129,7 @@ class ChaosMonkey:
         while True:
             await asyncio.sleep(0.25)
             for machine in self._world.machines:
-                if self._places.get(machine.name) in self._lost:
+                if self._datacenters.get(machine.name) in self._lost:
                     continue
                 if not machine.up and self._chance.random() < 0.2:
                     machine.boot()

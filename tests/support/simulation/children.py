@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from typing import cast
 from unittest.mock import patch
 
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
@@ -12,7 +13,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.executors import children as production_pool
 from mainspring.core.worker.executors import sync_executors as production_executors
-from mainspring.core.worker.executors.process import Owner
+from mainspring.core.worker.executors.process import ChildProgram, Owner
 from tests.support.simulation.acts import Stage
 from tests.support.simulation.loop import Process, current_process
 
@@ -37,15 +38,10 @@ class SimulatedChild:
 
     def __init__(
         self,
+        program: ChildProgram,
         *,
-        source: str,
-        liveness: SimulatedLivenessFile,
-        silence: int,
         measures_memory: bool,
-        adopts: bytes,
-        captures: bool,
         alone: bool,
-        tracing: tuple[str, float, str, str] | None,
         clock: Clock,
         owner: Owner,
     ) -> None:
@@ -54,8 +50,8 @@ class SimulatedChild:
         assert worker.stage is not None
         self._owner = owner
         self._clock = clock
-        self._liveness = liveness
-        self._silence = silence
+        self._liveness = cast(SimulatedLivenessFile, program.liveness)
+        self._silence = program.silence
         self._stage: Stage = worker.stage
         self._worker = copy_context()
         self._loop = worker.loop

@@ -50,7 +50,7 @@ class Client:
             scenario.policies,
             scenario.heavy,
             calendars=scenario.operating > 0,
-            places=tuple(sorted({place for place in scenario.places if place})),
+            datacenters=tuple(sorted({datacenter for datacenter in scenario.datacenters if datacenter})),
         )
         self._store = store
         self._ids = Jobs(store, wakeups, machine.clock, self._chance, shards=scenario.shards)

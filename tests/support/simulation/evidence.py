@@ -91,9 +91,9 @@ class Evidence:
         for call in history.calls:
             self.calls[call.run].append(call)
 
-    def place(self, step: Step) -> str:
+    def datacenter(self, step: Step) -> str:
         """The data center of the process that took the step."""
-        return self.truth.places.get(step.process.partition("#")[0], "")
+        return self.truth.datacenters.get(step.process.partition("#")[0], "")
 
     def last(self, run: RunId) -> RunRow:
         return self.moves[run][-1].after

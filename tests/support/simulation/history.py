@@ -93,7 +93,7 @@ class Heartbeat(NamedTuple):
     #: Its position among steps. Several steps have the same time while the store's clock stands still.
     order: int
     at: Instant
-    place: str
+    datacenter: str
 
 
 class Truth(msgspec.Struct, kw_only=True):
@@ -101,7 +101,7 @@ class Truth(msgspec.Struct, kw_only=True):
 
     slots: dict[str, int] = {}
     #: The data center of each machine that has one.
-    places: dict[str, str] = {}
+    datacenters: dict[str, str] = {}
     #: Heartbeats from data centers, in order.
     alive: list[Heartbeat] = []
     #: Everything that clients submitted, answered or not.

@@ -12,10 +12,10 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
 from mainspring.core.model.runs.run import Outcome, RunState
 from tests.support.simulation import (
+    datacenter_invariants,
     ledger_invariants,
     objective_invariants,
     order_invariants,
-    place_invariants,
     policy_invariants,
     queue_invariants,
 )
@@ -324,5 +324,5 @@ CHECKS = (
     *policy_invariants.CHECKS,
     *queue_invariants.CHECKS,
     *objective_invariants.CHECKS,
-    *place_invariants.CHECKS,
+    *datacenter_invariants.CHECKS,
 )

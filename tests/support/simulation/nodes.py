@@ -100,7 +100,7 @@ class SchedulerMachine(Machine):
     shard_lease: Micros
     use_wheel = True
     #: Some worker is in a data center.
-    keeps_places = False
+    keeps_datacenters = False
 
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
         keeper = ShardKeeper(
@@ -111,7 +111,7 @@ class SchedulerMachine(Machine):
         objectives = SloKeeper(self.store, self.wakeups, self.clock)
         housekeeper = Housekeeper(self.store, self.wakeups, self.clock)
         services = [keeper, scheduler, reaper, objectives, housekeeper]
-        if self.keeps_places:
+        if self.keeps_datacenters:
             services.append(DatacenterKeeper(self.store, self.wakeups, self.clock))
         brokers = self.brokers(process)
         if brokers is not None:

@@ -143,7 +143,7 @@ def the_best_go_first(evidence: Evidence) -> Iterator[str]:
                 if (
                     (run.rank, run.id) < last
                     and tenant in ("", run.tenant)
-                    and rules.may_start(run, step.at, evidence.place(step))
+                    and rules.may_start(run, step.at, evidence.datacenter(step))
                 ):
                     yield f"{run.id} stood before {last[1]} in {queue} and was passed over"
 

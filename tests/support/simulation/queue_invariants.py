@@ -58,7 +58,7 @@ def nothing_starts_that_is_paused(evidence: Evidence) -> Iterator[str]:
     for step in evidence.history.steps:
         rules.observe(step)
         for change in step.runs:
-            before, here = change.before, evidence.place(step)
+            before, here = change.before, evidence.datacenter(step)
             if _starts(change) and before is not None and not rules.may_start(before, step.at, here):
                 yield f"{change.after.id} of {change.after.tenant} in {change.after.queue} started at {step.at}"
 
@@ -87,7 +87,7 @@ def tenants_take_turns(evidence: Evidence) -> Iterator[str]:
                 started[change.after.queue].append(change.after)
         for queue, runs in started.items():
             shares, waiting = rules.of(queue).shares, lines[queue]
-            ready = [run for run in queued[queue].values() if rules.may_start(run, step.at, evidence.place(step))]
+            ready = [run for run in queued[queue].values() if rules.may_start(run, step.at, evidence.datacenter(step))]
             left = Counter(run.tenant for run in ready)
             for tenant in waiting:
                 if not left[tenant]:

@@ -28,7 +28,7 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True):
     #: The store's own clock is set, as when another server takes over.
     step_store_clock: float = 0.0
     #: All workers of a data center die, and stay down for a while.
-    lose_place: float = 0.0
+    lose_datacenter: float = 0.0
 
     def weights(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "every"}
@@ -73,7 +73,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     #: The share of runs that take several slots. It also adds tenants.
     heavy: float = 0.0
     #: The data center of each worker, or an empty string. Without any, no run names a data center.
-    places: tuple[str, ...] = ()
+    datacenters: tuple[str, ...] = ()
     #: Workers claim by hints of a broker.
     broker: bool = False
 
@@ -157,15 +157,15 @@ def draw(seed: int) -> Scenario:
 
 def scenario_of(seed: int) -> Scenario:
     """The scenario that tests use for a seed. Every fourth has data centers, every eighth a broker."""
-    return draw_places(seed) if seed % 4 == 3 else msgspec.structs.replace(draw(seed), broker=seed % 8 == 5)
+    return draw_datacenters(seed) if seed % 4 == 3 else msgspec.structs.replace(draw(seed), broker=seed % 8 == 5)
 
 
-def draw_places(seed: int) -> Scenario:
+def draw_datacenters(seed: int) -> Scenario:
     """The scenario of a seed, with workers in data centers. Each has a worker that knows all tasks."""
     scenario, chance = draw(seed), Random(f"places {seed}")
-    places = ["", "us", *(chance.choice(["us", "eu", "eu", ""]) for _ in scenario.workers[2:])]
+    datacenters = ["", "us", *(chance.choice(["us", "eu", "eu", ""]) for _ in scenario.workers[2:])]
     if not scenario.old_worker:
-        places[0] = chance.choice(["eu", "eu", "us", ""])
-    lose_place = 3 * chance.random() if chance.random() < 0.8 else 0.0
-    chaos = msgspec.structs.replace(scenario.chaos, lose_place=lose_place)
-    return msgspec.structs.replace(scenario, places=tuple(places), chaos=chaos)
+        datacenters[0] = chance.choice(["eu", "eu", "us", ""])
+    lose_datacenter = 3 * chance.random() if chance.random() < 0.8 else 0.0
+    chaos = msgspec.structs.replace(scenario.chaos, lose_datacenter=lose_datacenter)
+    return msgspec.structs.replace(scenario, datacenters=tuple(datacenters), chaos=chaos)

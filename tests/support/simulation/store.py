@@ -178,10 +178,10 @@ class RecordedStore(MemoryStore):
             }
             self._serving |= step.serving
         elif operation in ("open_session", "heartbeat"):
-            place = self.history.truth.places.get(process.partition("#")[0])
+            datacenter = self.history.truth.datacenters.get(process.partition("#")[0])
             # An expired session gets the answer that it is gone.
-            if place is not None and (operation == "open_session" or answer.alive):
-                self.history.truth.alive.append(Heartbeat(step.order, step.at, place))
+            if datacenter is not None and (operation == "open_session" or answer.alive):
+                self.history.truth.alive.append(Heartbeat(step.order, step.at, datacenter))
         said = (step.completions, step.found, step.queue_policy, step.queue_pause, step.calendar, step.serving)
         if any(said) and not (step.runs or step.jobs or step.ticks):
             self.history.steps.append(step)

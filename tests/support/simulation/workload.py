@@ -51,14 +51,14 @@ class Workload:
         heavy: float = 0.0,
         *,
         calendars: bool = False,
-        places: tuple[str, ...] = (),
+        datacenters: tuple[str, ...] = (),
     ) -> None:
         self._chance = chance
         self._policies = policies
         self._heavy = heavy
         self._calendars = calendars
         #: The data centers of the workers.
-        self._places = places
+        self._datacenters = datacenters
 
     def act(self) -> Act:
         chance = self._chance
@@ -133,7 +133,7 @@ class Workload:
 
     def placed(self, run: NewRun) -> NewRun:
         """The same run, perhaps with a required or a preferred data center."""
-        if not self._places or self._chance.random() < 0.6:
+        if not self._datacenters or self._chance.random() < 0.6:
             return run
         # The other queue has no worker in some data centers.
         return msgspec.structs.replace(run, policy=self._bound(run.policy), queue="default")
@@ -141,18 +141,18 @@ class Workload:
     def _placed_spec(self, spec: JobSpec) -> JobSpec:
         """The same job, perhaps with data centers. The caller redraws invalid combinations."""
         chance = self._chance
-        what = chance.random() if self._places else 1.0
+        what = chance.random() if self._datacenters else 1.0
         if what < 0.3:
             return msgspec.structs.replace(spec, datacenters=(ALL,))
         if what < 0.6:
-            some = chance.sample(self._places, chance.randint(1, len(self._places)))
+            some = chance.sample(self._datacenters, chance.randint(1, len(self._datacenters)))
             return msgspec.structs.replace(spec, datacenters=tuple(some))
         return msgspec.structs.replace(spec, policy=self._bound(spec.policy)) if what < 0.9 else spec
 
     def _bound(self, policy: RunPolicy) -> RunPolicy:
         chance = self._chance
         if chance.random() < 0.2:
-            return placed(policy, chance.choice(self._places))
+            return placed(policy, chance.choice(self._datacenters))
         # The last of these never has a worker, and eu may have none.
         order = chance.choice([("us", "eu"), ("eu", "us"), ("mars", "us")])
         word = Preference(order, chance.choice([1, 2, 3]) * SECOND).word

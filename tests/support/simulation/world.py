@@ -174,17 +174,17 @@ class World:
         machine: SchedulerMachine = self._a_machine(SchedulerMachine, f"scheduler-{number}")
         machine.shard_lease = self.scenario.shard_lease
         machine.use_wheel = self.scenario.use_wheel
-        machine.keeps_places = any(self.scenario.places)
+        machine.keeps_datacenters = any(self.scenario.datacenters)
         return machine
 
     def _a_worker(self, number: int, slots: dict[str, int]) -> WorkerMachine:
         machine: WorkerMachine = self._a_machine(WorkerMachine, f"worker-{number}")
-        place = dict(enumerate(self.scenario.places, 1)).get(number, "")
+        datacenter = dict(enumerate(self.scenario.datacenters, 1)).get(number, "")
         machine.settings = msgspec.structs.replace(
-            self.scenario.worker, name=machine.name, queues=slots, datacenter=place
+            self.scenario.worker, name=machine.name, queues=slots, datacenter=datacenter
         )
-        if place:
-            self.history.truth.places[machine.name] = place
+        if datacenter:
+            self.history.truth.datacenters[machine.name] = datacenter
         machine.stage = self.stage
         if self.scenario.old_worker and number == 1:
             machine.tasks = (LOOP,)

@@ -17,7 +17,7 @@ def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
     """``field``: the setting that has the address."""
     found = parse_blob_address(address, field)
     if found.kind == "file":
-        return FolderBlobs(Path(found.place))
+        return FolderBlobs(Path(found.location))
     try:
         from mainspring.integrations.s3.bucket import BucketBlobs
     except ModuleNotFoundError as error:

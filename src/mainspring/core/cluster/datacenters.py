@@ -45,7 +45,7 @@ class DatacenterKeeper(TickingService):
         for order in await self._store.serve_orders():
             if self._serving.get(order.word, order.serving) != order.serving:
                 self.log.warning(
-                    "another data centre serves", order=order.word, datacenter=order.serving, why=order.why
+                    "another data center serves", order=order.word, datacenter=order.serving, why=order.why
                 )
             self._serving[order.word] = order.serving
         return _EVERY

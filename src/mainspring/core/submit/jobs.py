@@ -53,27 +53,27 @@ class Jobs:
         random: Random,
         *,
         shards: int,
-        along: "Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None" = None,
-        places: int = 0,
-        apart: Callable[[NewRun], int] | None = None,
+        after_cancel: "Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None" = None,
+        placement_groups: int = 0,
+        group_by: Callable[[NewRun], int] | None = None,
         metrics: RunMetrics | None = None,
         tracing: "Tracing | None" = None,
     ) -> None:
         """Create the service.
 
-        ``along``: called with the runs that were cancelled, to cancel what belongs to them. ``places``: the number of
-        placement groups of a sharded store; 0: a single server. ``apart``: only runs with the same result share a
-        commit, so that an unavailable server does not block runs of others. ``metrics``: counts what happens.
-        ``tracing``: records spans.
+        ``after_cancel``: called with the runs that were cancelled, to cancel what belongs to them.
+        ``placement_groups``: how many a sharded store has; 0: a single server. ``group_by``: only runs with the same
+        result share a commit, so that an unavailable server does not block runs of others. ``metrics``: counts what
+        happens. ``tracing``: records spans.
         """
         self._store = store
-        self._along = along
+        self._after_cancel = after_cancel
         self._wakeups = wakeups
         self._clock = clock
         self._random = random
         self._shards = shards
-        self._places = places
-        self._apart = apart
+        self._placement_groups = placement_groups
+        self._group_by = group_by
         self._metrics = metrics
         self._tracing = tracing
         self._ids = IdMaker(random)
@@ -108,9 +108,9 @@ class Jobs:
 
     def placed(self, identifier: RunId, tenant: str, placement: str = "") -> RunId:
         """Return an external id, or an id derived from it that lies in the right placement group."""
-        if not self._places or find_placement_group(identifier, self._places) == choose_placement_group(
-            tenant, placement, self._places
-        ):
+        if not self._placement_groups or find_placement_group(
+            identifier, self._placement_groups
+        ) == choose_placement_group(tenant, placement, self._placement_groups):
             return identifier
         return RunId(derived_id(made_at(identifier), self._shard(identifier, 0, tenant, placement), identifier))
 
@@ -118,8 +118,10 @@ class Jobs:
         return self._ids.job(self._clock.now(), self._shard(f"{tenant}\x1f{name}", 0, tenant))
 
     def _shard(self, key: str, chance: int, tenant: str, placement: str = "") -> int:
-        if self._places:
-            return shard_in(choose_placement_group(tenant, placement, self._places), self._shards, key, chance)
+        if self._placement_groups:
+            return shard_in(
+                choose_placement_group(tenant, placement, self._placement_groups), self._shards, key, chance
+            )
         return shard_for(key, self._shards) if key else chance
 
     async def submit(self, run: NewRun) -> SubmitResult:
@@ -133,7 +135,7 @@ class Jobs:
     def _submit_one(self, run: NewRun) -> Awaitable[SubmitResult]:
         if run.after is not None:
             return self._submit_alone(run)
-        group = 0 if self._apart is None else self._apart(run)
+        group = 0 if self._group_by is None else self._group_by(run)
         batcher = self._batchers.get(group)
         if batcher is None:
             batcher = self._batchers[group] = Batcher(self._submit, largest=_LARGEST_BATCH)
@@ -186,8 +188,8 @@ class Jobs:
         if RunState.CANCELLING in states.values():
             self._wakeups.notify([CANCELS])
         stopped = [run for run, state in states.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
-        if stopped and self._along is not None:
-            await self._along(self, stopped)
+        if stopped and self._after_cancel is not None:
+            await self._after_cancel(self, stopped)
         return states
 
     async def _traced(
@@ -214,8 +216,8 @@ class Jobs:
     async def _submit_families(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         """Submit parents before their children, which may be in a later part."""
         edges = {run.id: () if run.after is None else run.after.parents for run in runs}
-        places = {run: place for place, run in enumerate(parents_first(edges))}
-        order = sorted(range(len(runs)), key=lambda number: places[runs[number].id])
+        order_of = {run: number for number, run in enumerate(parents_first(edges))}
+        order = sorted(range(len(runs)), key=lambda number: order_of[runs[number].id])
         answers: dict[int, SubmitResult] = {}
         for part in _parts([runs[number] for number in order]):
             for answer in await self._submit_part(part):

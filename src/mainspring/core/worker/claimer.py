@@ -135,7 +135,7 @@ class Claimer(TickingService):
                 found.append(turned)
             else:
                 waiting.add((demand.queue, demand.priority))
-        # Hints notify these lanes, not every slot that becomes free.
+        # Hints notify these groups, not every slot that becomes free.
         self._slots.expect_more(waiting, more=False)
         return found
 

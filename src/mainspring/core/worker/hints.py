@@ -56,7 +56,7 @@ class HintFeed:
         return not self._broker.away
 
     def turn(self, demand: Demand) -> Demand | None:
-        """Return the demand to send to the store in place of ``want``. None: nothing until the next notification."""
+        """Return the demand to send to the store instead of ``demand``. None: nothing until the next notification."""
         now = self._clock.monotonic()
         if now >= self._look_at or self._broker.away:
             self._look_at = now + self._look_every

@@ -85,7 +85,7 @@ class Slots:
         self._clock = clock
         self._wakeup = wakeup
         self._gather = gather
-        #: Free slots in lanes that may have more runs, since when they are free, and how many trigger a notification.
+        #: Free slots in groups that may have more runs, since when they are free, and how many trigger a notification.
         self._ready = self.total
         self._ready_since: Micros | None = None
         self._notify_at = _NEVER
@@ -131,7 +131,7 @@ class Slots:
     def pause(self) -> Micros | None:
         """Return how long to wait before the next claim: 0, a short time for more slots, or None for a notification."""
         if self._ready == 0:
-            # No free slot in a lane that may have work: the first freed slot notifies.
+            # No free slot in a group that may have work: the first freed slot notifies.
             self._notify_at = 1
             self._ready_since = None
             return None
@@ -147,8 +147,8 @@ class Slots:
     def demands(self, largest: int) -> list[Demand]:
         """Return the demands of the next claim: at most what can be started at once, and at most ``largest`` runs.
 
-        Every lane with room is included, so that one claim serves all of them. If the demands exceed ``largest``, lanes
-        without more work expected ask for one run each, and the other lanes share the rest.
+        Every group with room is included, so that one claim serves all of them. If the demands exceed ``largest``,
+        groups without more work expected ask for one run each, and the other groups share the rest.
         """
         now = self._clock.monotonic()
         demands = [(group, demand) for group in self._order if (demand := group.demand(now)) > 0]
@@ -157,14 +157,14 @@ class Slots:
             demands = [(group, demand if group.may_have_more else 1) for group, demand in demands[:largest]]
             limits = share([demand for _, demand in demands], largest)
             demands = [(group, limit) for (group, _), limit in zip(demands, limits, strict=True)]
-        # Rotate: if there are more lanes than ``largest``, other lanes come first next time.
+        # Rotate: if there are more groups than ``largest``, other groups come first next time.
         self._order.append(self._order.pop(0))
         return [Demand(group.queue, limit, slots=group.slots, priority=group.priority) for group, limit in demands]
 
     def answered(self, demands: Sequence[Demand], runs: Sequence[HeldRun]) -> None:
         """Process the answer of a claim whose runs have taken their slots.
 
-        Lanes that were not part of the claim are left unchanged.
+        Groups that were not part of the claim are left unchanged.
         """
         wanted = {(demand.queue, demand.priority): demand.limit for demand in demands}
         got: Mapping[tuple[str, int | None], int]

@@ -1,6 +1,6 @@
 """Operation that changes many jobs or runs at once."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -94,12 +94,7 @@ async def _change_jobs(api: Api, call: Call[BulkIn, Empty]) -> Answer:
     wanted = JobFilter(
         tenant=await api.choose_written(call.principal, body.tenant),
         states=job_states(body.status) or frozenset({JobState.SCHEDULED, JobState.PAUSED}),
-        task=body.task or "",
-        queue=body.queue or "",
-        tag=body.tag or "",
-        text=body.text or "",
-        since=parse_time(body.created_after, "createdAfter"),
-        until=parse_time(body.created_before, "createdBefore"),
+        **_read_criteria(body),
     )
     found, more = await _find_jobs(api, call, wanted)
     changed = 0
@@ -128,12 +123,7 @@ async def _change_runs(api: Api, call: Call[BulkIn, Empty]) -> Answer:
         tenant=await api.choose_written(call.principal, body.tenant),
         states=_choose_states(body),
         job=None if body.job_id is None else JobId(parse_given_id(body.job_id, "jobId")),
-        task=body.task or "",
-        queue=body.queue or "",
-        tag=body.tag or "",
-        text=body.text or "",
-        since=parse_time(body.created_after, "createdAfter"),
-        until=parse_time(body.created_before, "createdBefore"),
+        **_read_criteria(body),
     )
     found, more = await _find_runs(api, call, wanted)
     changed = 0
@@ -149,6 +139,18 @@ async def _change_runs(api: Api, call: Call[BulkIn, Empty]) -> Answer:
         else:
             changed = await api.store.retag(found, body.add_tags, body.remove_tags, author)
     return Answer(200, _bulk_out(body, found, changed, more))
+
+
+def _read_criteria(body: BulkIn) -> dict[str, Any]:
+    """Return the criteria that filters of jobs and of runs have in common."""
+    return {
+        "task": body.task or "",
+        "queue": body.queue or "",
+        "tag": body.tag or "",
+        "text": body.text or "",
+        "since": parse_time(body.created_after, "createdAfter"),
+        "until": parse_time(body.created_before, "createdBefore"),
+    }
 
 
 def _choose_states(body: BulkIn) -> frozenset[RunState]:

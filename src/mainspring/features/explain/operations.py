@@ -18,7 +18,7 @@ from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.rendering.runs import render_reason, render_run, render_tick
 from mainspring.http.schemas.common import Request, Time, format_time, parse_time
-from mainspring.http.schemas.datacenters import PlaceName
+from mainspring.http.schemas.datacenters import DatacenterName
 from mainspring.http.schemas.runs import TickExplanation
 
 #: Versions read at once, since they contain payloads.
@@ -29,7 +29,7 @@ explanations = Resource("Explanations", "Whether a job ran at a given time, and 
 
 class ExplainQuery(Request):
     at: Annotated[Time, Meta(description="The time of the tick; default: the newest tick that is due.")] | None = None
-    datacenter: PlaceName | None = None
+    datacenter: DatacenterName | None = None
     """Which data center, for a job with several; default: one where the job did not run, if there is one."""
 
 

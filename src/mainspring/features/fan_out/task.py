@@ -147,8 +147,8 @@ class _FanOutRun:
         raise GiveUp(f"payload.each: {each!r:.60} is not one of its parents")
 
     def _build_members(self, layout: FanOutLayout, items: Items, part: int) -> list[NewRun]:
-        shards, places = self._store.shards, getattr(self._store, "place_count", 0)
-        return self._plan.members(self._names, items, part, layout.list_members(part), shards, places)
+        shards, placement_groups = self._store.shards, getattr(self._store, "place_count", 0)
+        return self._plan.members(self._names, items, part, layout.list_members(part), shards, placement_groups)
 
     async def _create_part(self, layout: FanOutLayout, items: Items, part: int, after: RunId | None = None) -> bool:
         """Make all runs of a part in one transaction, unless they exist. Return whether the part is new.

@@ -38,7 +38,7 @@ async def show_workers(visit: Visit[Any]) -> Reply:
         recommended=load.recommended_workers,
         queues=len({queue for worker in items for queue in worker.queues}),
         versions=_count_words(worker.version for worker in items),
-        places=_count_words(worker.datacenter for worker in items),
+        datacenters=_count_words(worker.datacenter for worker in items),
         late=_list_late(items, visit.now),
         clock_ms=MAX_CLOCK_OFFSET_MS,
     )

@@ -41,8 +41,8 @@ async def build_instance(held: HeldRun, name: str, nodes: list[Node], store: Sto
        duplicates.
     2. Nodes of a recurring job are runs of that job: its overlap rule waits for all of them.
     """
-    places = getattr(store, "place_count", 0)
-    shards = [shard_beside(held.id, node.run.policy.ordering_key, store.shards, places) for node in nodes]
+    placement_groups = getattr(store, "place_count", 0)
+    shards = [shard_beside(held.id, node.run.policy.ordering_key, store.shards, placement_groups) for node in nodes]
     ids = [
         RunId(derived_id(made_at(held.id), shard, held.id, "node", node.name))
         for shard, node in zip(shards, nodes, strict=True)

@@ -80,13 +80,13 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("payload.each", f"it does not wait for run {self.each}", "name it in dependsOn")
 
     def members(
-        self, names: FanOutNames, items: "Items", part: int, numbers: range, shards: int, places: int = 0
+        self, names: FanOutNames, items: "Items", part: int, numbers: range, shards: int, groups: int = 0
     ) -> list[NewRun]:
-        """Build the runs of one part. ``places``: the number of placement groups of a sharded store."""
+        """Build the runs of one part. ``groups``: the number of placement groups of a sharded store."""
         said = self.template.about or About()
         about = msgspec.structs.replace(said, tags=(*said.tags, build_fan_out_tag(names.root)), parent=names.root)
         key = self.template.policy.ordering_key
-        shard = shard_beside(names.root, key, shards, places)
+        shard = shard_beside(names.root, key, shards, groups)
         return [
             with_keys(
                 msgspec.structs.replace(

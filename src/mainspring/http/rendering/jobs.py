@@ -133,7 +133,7 @@ def render_catch_up(catch_up: CatchUp) -> CatchUpIn:
 def render_job(
     job: Job, closed_periods: ClosedPeriods | None = None, *, payload: bool = True, warnings: list[str] | None = None
 ) -> JobOut:
-    """Convert a recurring job. ``closings``: the calendars that apply to it."""
+    """Convert a recurring job. ``closed_periods``: the calendars that apply to it."""
     fields = read_fields(job)
     spec = job.spec
     return JobOut(

@@ -10,18 +10,18 @@ from mainspring.core.model.base.instant import SECOND, Micros, format_duration
 from mainspring.core.model.cluster.datacenters import (
     ALL,
     Preference,
+    check_datacenter_name,
     check_datacenters,
-    check_place,
     find_preference,
     placed,
     requiring,
 )
-from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PLACES, check_labels_kept, split_labels
+from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PREFERRED, check_labels_kept, split_labels
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.http.schemas.common import Span, Wire, parse_span
 
-PlaceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_PART)]
+DatacenterName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_PART)]
 #: The default of `failoverAfter`: how long to wait for a data center without a live worker.
 PATIENCE: Micros = 30 * SECOND
 
@@ -29,14 +29,16 @@ PATIENCE: Micros = 30 * SECOND
 class PreferIn(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """One run, in the first of these data centers that has a live worker."""
 
-    prefer: Annotated[tuple[PlaceName, ...], Meta(min_length=1, max_length=MAX_PLACES)]
+    prefer: Annotated[tuple[DatacenterName, ...], Meta(min_length=1, max_length=MAX_PREFERRED)]
     failover_after: Span = "30s"
     """How long to wait for a data center without a live worker before the next one is used; whole seconds."""
 
 
 #: ``all``: every known data center; ``any``: any data center with a worker.
 DatacentersIn: TypeAlias = (
-    Literal["all", "any"] | PreferIn | Annotated[tuple[PlaceName, ...], Meta(min_length=1, max_length=MAX_PLACES)]
+    Literal["all", "any"]
+    | PreferIn
+    | Annotated[tuple[DatacenterName, ...], Meta(min_length=1, max_length=MAX_PREFERRED)]
 )
 
 
@@ -56,11 +58,11 @@ def read_requires(given: DatacentersIn | UnsetType, requires: tuple[str, ...], *
     if isinstance(given, PreferIn):
         word = _format_word(given)
     elif one_off and isinstance(given, tuple) and len(given) == 1:
-        check_place("datacenters", given[0])
+        check_datacenter_name("datacenters", given[0])
         word = f"{DATACENTER}={given[0]}"
     elif one_off:
         hint = 'one name, a job for each of them, or {"prefer": [...]}; a broadcast reaches every worker'
-        raise Invalid("datacenters", "a one-off job goes to one data centre", hint)
+        raise Invalid("datacenters", "a one-off job goes to one data center", hint)
     else:
         return requires
     if any(kept.partition("=")[0] == DATACENTER for kept in requires):
@@ -87,7 +89,7 @@ def _format_word(given: PreferIn) -> str:
     if patience % SECOND or patience <= 0:
         raise Invalid("datacenters.failoverAfter", f"{given.failover_after!r} is not whole seconds", "for example 30s")
     for name in given.prefer:
-        check_place("datacenters.prefer", name)
+        check_datacenter_name("datacenters.prefer", name)
     if len(given.prefer) == 1:
         return f"{DATACENTER}={given.prefer[0]}"
     return Preference(given.prefer, patience).word

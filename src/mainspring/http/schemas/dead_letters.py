@@ -1,8 +1,6 @@
 """Dead letters by fingerprint."""
 
-from mainspring.http.schemas.common import (
-    Wire,
-)
+from mainspring.http.schemas.common import Wire
 
 
 class GroupOut(Wire):

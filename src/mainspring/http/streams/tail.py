@@ -237,13 +237,13 @@ class LogTail:
             self._reading = None
 
     async def _turn(self) -> None:
-        places = {run: followed.position for run, followed in self._followed.items()}
+        positions = {run: followed.position for run, followed in self._followed.items()}
         # Read the states first: a run that has ended writes no more lines.
-        runs = dict(zip(places, await self._store.runs(list(places)), strict=True))
-        found = await self._store.logs_after(places, _LINES)
+        runs = dict(zip(positions, await self._store.runs(list(positions)), strict=True))
+        found = await self._store.logs_after(positions, _LINES)
         over = [run for run, seen in runs.items() if seen is not None and seen.state in ENDED and run not in found]
         elsewhere = await self._reader.may_be_elsewhere(over)
-        for run, position in places.items():
+        for run, position in positions.items():
             followed = self._followed.get(run)
             if followed is None or followed.position != position:
                 # A follower joined at another position meanwhile. The next turn reads from there.

@@ -83,17 +83,20 @@ class KafkaAdmin:
     async def lag(self, group: str, topics: Sequence[str]) -> int:
         """Return how many records of the topics a group has not committed."""
         there = await self.partitions(topics)
-        places = [TopicPartition(name, number) for name, count in there.items() for number in range(count)]
-        if not places:
+        assigned = [TopicPartition(name, number) for name, count in there.items() for number in range(count)]
+        if not assigned:
             return 0
-        committed = await asyncio.to_thread(self._read_committed, group, places)
-        starts, ends = await self._offsets(places, _EARLIEST), await self._offsets(places, _LATEST)
+        committed = await asyncio.to_thread(self._read_committed, group, assigned)
+        starts, ends = await self._offsets(assigned, _EARLIEST), await self._offsets(assigned, _LATEST)
         return sum(
-            max(ends[place.topic, place.partition] - max(place.offset, starts[place.topic, place.partition]), 0)
-            for place in committed
+            max(
+                ends[one.topic, one.partition] - max(one.offset, starts[one.topic, one.partition]),
+                0,
+            )
+            for one in committed
         )
 
-    def _read_committed(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
+    def _read_committed(self, group: str, assigned: list[TopicPartition]) -> list[TopicPartition]:
         """Read the offsets with a consumer that does not join the group.
 
         The call of the administration client ends the process with SIGSEGV if the group has moved to another broker
@@ -103,27 +106,26 @@ class KafkaAdmin:
         try:
             consumer = Consumer(self._options | {"group.id": group, "enable.auto.commit": False})
             try:
-                return consumer.committed(places, timeout=_SECONDS)
+                return consumer.committed(assigned, timeout=_SECONDS)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.NOT_COORDINATOR:
                     raise
                 # The failed request made the client look up the new coordinator.
-                return consumer.committed(places, timeout=_SECONDS)
+                return consumer.committed(assigned, timeout=_SECONDS)
         except KafkaException as error:
             raise build_unavailable(error) from error
         finally:
             if consumer is not None:
                 consumer.close()
 
-    async def _offsets(self, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-        wanted = dict.fromkeys(places, spec)
+    async def _offsets(self, assigned: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        wanted = dict.fromkeys(assigned, spec)
         asked = self._ask(lambda client: client.list_offsets(wanted, request_timeout=_SECONDS))
         # A new topic has no leader yet, and no records.
         found = {
-            (place.topic, place.partition): await _wait_for_answer(answer, *_LEADERLESS)
-            for place, answer in asked.items()
+            (one.topic, one.partition): await _wait_for_answer(answer, *_LEADERLESS) for one, answer in asked.items()
         }
-        return {place: 0 if info is None else info.offset for place, info in found.items()}
+        return {one: 0 if info is None else info.offset for one, info in found.items()}
 
     def _ask(self, call: Callable[[AdminClient], Answer]) -> Answer:
         try:

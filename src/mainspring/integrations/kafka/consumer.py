@@ -162,7 +162,7 @@ class BatchConsumer:
             self._loop = asyncio.get_running_loop()
             self._stopping = False
             # Partitions of an earlier thread no longer belong to this consumer.
-            self._give_up([TopicPartition(*place) for place in self._tracks])
+            self._give_up([TopicPartition(*one) for one in self._tracks])
             self._paused.clear()
             self._thread = threading.Thread(target=self._run, name="kafka: receive", daemon=True)
             self._thread.start()
@@ -228,8 +228,8 @@ class BatchConsumer:
             self._paused = (paused - resumed) | full
             changes = ((consumer.pause, full - paused), (consumer.resume, resumed))
             for change, topics in changes:
-                if places := [TopicPartition(*place) for place in self._tracks if place[0] in topics]:
-                    change(places)
+                if assigned := [TopicPartition(*one) for one in self._tracks if one[0] in topics]:
+                    change(assigned)
 
     def _full(self) -> set[str]:
         return {topic for topic, buffer in self._buffers.items() if len(buffer) >= self._room}
@@ -243,29 +243,29 @@ class BatchConsumer:
             moved = [track for track in self._tracks.values() if track.position > track.committed]
             for track in moved:
                 track.committed = track.position
-            places = [TopicPartition(track.topic, track.partition, track.committed) for track in moved]
-        if places:
-            consumer.commit(offsets=places, asynchronous=True)
+            assigned = [TopicPartition(track.topic, track.partition, track.committed) for track in moved]
+        if assigned:
+            consumer.commit(offsets=assigned, asynchronous=True)
 
-    def _committed(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+    def _committed(self, error: KafkaError | None, assigned: Sequence[TopicPartition]) -> None:
         if error is not None:
             with self._shared:
-                for place in places:
-                    if (track := self._tracks.get((place.topic, place.partition))) is not None:
+                for one in assigned:
+                    if (track := self._tracks.get((one.topic, one.partition))) is not None:
                         track.committed = -1
                         self._dirty = True
 
-    def _assigned(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+    def _assigned(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         with self._shared:
             paused, self._paused = self._paused, set()
-            if held := [TopicPartition(*place) for place in self._tracks if place[0] in paused]:
+            if held := [TopicPartition(*one) for one in self._tracks if one[0] in paused]:
                 # New partitions are not paused, so resume the topic and decide again for all its partitions.
                 consumer.resume(held)
 
-    def _revoked(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         """Hand partitions over. Taken records get a moment to be done, so that they are not delivered twice."""
         with self._shared:
-            tracks = self._give_up(places)
+            tracks = self._give_up(assigned)
             if not self._stopping:
                 self._shared.wait_for(
                     lambda: self._stopping or all(track.held <= 0 for track in tracks), self._settle / SECOND
@@ -281,14 +281,14 @@ class BatchConsumer:
             with suppress(KafkaException):
                 consumer.commit(offsets=done, asynchronous=False)
 
-    def _lost(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
+    def _lost(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         with self._shared:
-            for track in self._give_up(places):
+            for track in self._give_up(assigned):
                 track.lost = True
 
-    def _give_up(self, places: Sequence[TopicPartition]) -> list[OffsetTracker]:
+    def _give_up(self, assigned: Sequence[TopicPartition]) -> list[OffsetTracker]:
         tracks = [
-            track for place in places if (track := self._tracks.pop((place.topic, place.partition), None)) is not None
+            track for one in assigned if (track := self._tracks.pop((one.topic, one.partition), None)) is not None
         ]
         gone = set(map(id, tracks))
         for topic, buffer in self._buffers.items():

@@ -218,5 +218,5 @@ def _read_key(one: ConsumedRecord) -> str:
 
 def _read_position(one: ConsumedRecord) -> str:
     """Return the position with the timestamp, because a topic that was created again reuses offsets."""
-    place = f"{one.partition}/{one.offset}/{one.timestamp}"
-    return f"{one.topic[: MAX_NAME - len(place) - 1]}/{place}"
+    position = f"{one.partition}/{one.offset}/{one.timestamp}"
+    return f"{one.topic[: MAX_NAME - len(position) - 1]}/{position}"

@@ -49,13 +49,13 @@ class TopicNames(msgspec.Struct, frozen=True, kw_only=True):
     def served(self, queue: str, datacenter: str) -> list[str]:
         """Return the topics that a worker reads, the most urgent first."""
         bands = range(1, len(_BANDS) + 1) if "{priority}" in self.first + self.again else (1,)
-        places = (datacenter, "") if datacenter else ("",)
+        datacenters = (datacenter, "") if datacenter else ("",)
         return list(
             dict.fromkeys(
-                _fill(template, queue, band, place)
+                _fill(template, queue, band, name)
                 for band in bands
                 for template in (self.first, self.again)
-                for place in places
+                for name in datacenters
             )
         )
 

@@ -84,27 +84,27 @@ class RabbitDispatch:
 
     async def publish(self, hints: Sequence[Hint]) -> None:
         for start in range(0, len(hints), _BATCH):
-            places: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
+            queues: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
             for hint in hints[start : start + _BATCH]:
-                places[self._queues.place(hint)].append(self._sealer.seal(hint))
+                queues[self._queues.find(hint)].append(self._sealer.seal(hint))
             messages = [
                 Messages("", name, commands.Basic.Properties(delivery_mode=_TRANSIENT, priority=priority), bodies)
-                for (name, priority), bodies in places.items()
+                for (name, priority), bodies in queues.items()
             ]
             async with self._answer():
                 await self._send(messages, [some.key for some in messages])
 
     async def publish_dead(self, dead: Sequence[DeadRun]) -> None:
-        place = self._queues.dead
+        queue = self._queues.dead
         for start in range(0, len(dead), _BATCH):
             some = dead[start : start + _BATCH]
-            messages = [Messages(place, "run.dead", _build_properties(run), [run.message()]) for run in some]
+            messages = [Messages(queue, "run.dead", _build_properties(run), [run.message()]) for run in some]
             async with self._answer():
                 try:
-                    await self._send(messages, [place])
+                    await self._send(messages, [queue])
                 except ChannelClosed as error:
                     # If RabbitMQ refuses the copy of a dead letter, hints must still work.
-                    self._queues.note(place, error)
+                    self._queues.note(queue, error)
 
     async def _send(self, messages: Sequence[Messages], names: Sequence[str]) -> None:
         await self._ensure(names)

@@ -71,7 +71,7 @@ class QueueDeclarer:
             return (f"{self._prefix}.queue.{plain}",)
         return tuple(f"{self._prefix}.p{band}.{plain}" for band in range(1, len(_BANDS) + 1))
 
-    def place(self, hint: Hint) -> tuple[str, int]:
+    def find(self, hint: Hint) -> tuple[str, int]:
         """Return the queue and the priority for a hint."""
         # A hint without a priority gets the default.
         priority = hint.priority or DEFAULT_PRIORITY

@@ -73,11 +73,11 @@ class RedisServers:
         """Return a subscription. In a cluster the nodes take turns, because each receives all messages."""
         client = self.client
         if isinstance(client, RedisCluster):
-            host, port = place = self._address.nodes[self._turn % len(self._address.nodes)]
+            host, port = node = self._address.nodes[self._turn % len(self._address.nodes)]
             self._turn += 1
-            if place not in self._nodes:
-                self._nodes[place] = redis.Redis(host=host, port=port, **self._options)
-            client = self._nodes[place]
+            if node not in self._nodes:
+                self._nodes[node] = redis.Redis(host=host, port=port, **self._options)
+            client = self._nodes[node]
         return client.pubsub()
 
     async def warnings(self) -> list[str]:

@@ -20,7 +20,7 @@ _REGION = re.compile(r"[A-Za-z0-9-]{1,60}")
 class BlobAddress(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["file", "s3", "gs", "az"]
     #: The folder, or the name of the bucket.
-    place: str
+    location: str
     #: Bucket only: the prefix of every object name.
     prefix: str = ""
     #: S3 only: a server other than Amazon's, and the region for request signatures.
@@ -31,8 +31,8 @@ class BlobAddress(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> str:
         """The address for display. It never contains credentials."""
         if self.kind == "file":
-            return self.place
-        return f"{self.kind}://{self.place}" + (f"/{self.prefix}" if self.prefix else "")
+            return self.location
+        return f"{self.kind}://{self.location}" + (f"/{self.prefix}" if self.prefix else "")
 
 
 def parse_blob_address(text: str, field: str) -> BlobAddress:
@@ -41,7 +41,7 @@ def parse_blob_address(text: str, field: str) -> BlobAddress:
         folder = rest if colon else text
         if not folder.startswith(("/", "./", "../", "~/")) or "\0" in folder:
             raise Invalid(field, f"{text!r:.80} is not a folder", _HINT)
-        return BlobAddress(kind="file", place=folder)
+        return BlobAddress(kind="file", location=folder)
     found = _BUCKET.fullmatch(text)
     if found is None:
         # The message must not repeat the address: it could contain a password.
@@ -58,7 +58,7 @@ def parse_blob_address(text: str, field: str) -> BlobAddress:
         raise Invalid(field, f"{region!r:.80} is not a region", _HINT)
     return BlobAddress(
         kind="s3" if kind == "s3" else "gs" if kind == "gs" else "az",
-        place=found["bucket"],
+        location=found["bucket"],
         prefix=prefix,
         endpoint=endpoint.rstrip("/"),
         region=region,

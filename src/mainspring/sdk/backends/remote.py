@@ -68,7 +68,7 @@ class RemoteBackend:
     async def _submit(self, runs: Sequence[NewRun], given: Given) -> list[SubmitResult]:
         for run in runs:
             run.check()
-        places = {run.id: f"#{number}" for number, run in enumerate(runs)}
+        references = {run.id: f"#{number}" for number, run in enumerate(runs)}
         if len(runs) == 1:
             job = choose_open_fields(build_job_in(runs[0]), given.get(runs[0].id))
             try:
@@ -85,7 +85,7 @@ class RemoteBackend:
             )
         for start in range(0, len(runs), LARGEST_BATCH):
             part = runs[start : start + LARGEST_BATCH]
-            body = {"jobs": [choose_open_fields(build_job_in(run, places), given.get(run.id)) for run in part]}
+            body = {"jobs": [choose_open_fields(build_job_in(run, references), given.get(run.id)) for run in part]}
             answer = await self._client.ask("POST", "/v1/jobs/batch", BatchOut, body=body, repeatable=True)
             accepted += [_read_accepted(item) for item in answer.items]
         return accepted
@@ -170,8 +170,8 @@ def _build_pause(author: Author, until: Instant | None) -> dict[str, str]:
     return {"why": author.why} | ({} if until is None else {"until": isoformat(until)})
 
 
-def build_job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
-    """Return the request body that creates this run. ``places``: the names of other runs of the same batch.
+def build_job_in(run: NewRun, references: Mapping[RunId, str] | None = None) -> JobIn:
+    """Return the request body that creates this run. ``references``: the names of other runs of the same batch.
 
     Every option is set explicitly, even a default, because the task may declare another default.
     """
@@ -186,7 +186,9 @@ def build_job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobI
         queue=run.queue,
         priority=run.priority,
         unique=render_unique(run.unique),
-        depends_on=UNSET if after is None else tuple((places or {}).get(parent, parent) for parent in after.parents),
+        depends_on=UNSET
+        if after is None
+        else tuple((references or {}).get(parent, parent) for parent in after.parents),
         when=UNSET if after is None else after.rule.value,
         placement=run.placement or UNSET,
         schedule_time=UNSET if run.at is None else isoformat(run.at),

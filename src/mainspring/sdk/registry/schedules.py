@@ -80,16 +80,7 @@ class ScheduleRegistry(TaskRegistry):
             end=None if end is None else from_datetime(end, "end"),
             jitter=parse_duration(jitter, "jitter"),
         )
-        return self._scheduled(
-            schedule,
-            name,
-            overlap,
-            catch_up,
-            calendars=tuple(calendars),
-            when_closed=_parse_member("when_closed", when_closed, WhenClosed),
-            slo=_parse_slo(slo),
-            datacenters=read_targets(datacenters),
-        )
+        return self._scheduled(schedule, name, overlap, catch_up, calendars, when_closed, slo, datacenters)
 
     def every(
         self,
@@ -115,16 +106,7 @@ class ScheduleRegistry(TaskRegistry):
             end=None if end is None else from_datetime(end, "end"),
             jitter=parse_duration(jitter, "jitter"),
         )
-        return self._scheduled(
-            schedule,
-            name,
-            overlap,
-            catch_up,
-            calendars=tuple(calendars),
-            when_closed=_parse_member("when_closed", when_closed, WhenClosed),
-            slo=_parse_slo(slo),
-            datacenters=read_targets(datacenters),
-        )
+        return self._scheduled(schedule, name, overlap, catch_up, calendars, when_closed, slo, datacenters)
 
     def _scheduled(
         self,
@@ -132,9 +114,17 @@ class ScheduleRegistry(TaskRegistry):
         name: str | None,
         overlap: Overlap,
         catch_up: CatchUp | Literal["none", "latest", "all"],
-        **other: Any,
+        calendars: Sequence[str],
+        when_closed: WhenClosed | Literal["skip", "before", "after"],
+        slo: Mapping[str, Duration] | None,
+        datacenters: Sequence[str] | Literal["all"],
     ) -> ScheduleDecorator:
-        """``other``: further fields of the spec."""
+        other = {
+            "calendars": tuple(calendars),
+            "when_closed": _parse_member("when_closed", when_closed, WhenClosed),
+            "slo": _parse_slo(slo),
+            "datacenters": read_targets(datacenters),
+        }
 
         def decorate(function: Callable[..., Any] | PreparedCall[Any]) -> Task[..., Any, Any] | PreparedCall[Any]:
             if isinstance(function, PreparedCall):

@@ -13,15 +13,15 @@ def split_position(position: str) -> dict[int, str] | None:
     """Return the offsets by server number; None: this is not a position in a sharded store."""
     parts = {}
     for part in position.split(_BETWEEN):
-        number, is_part, place = part.partition(_IS)
+        number, is_part, offset = part.partition(_IS)
         if not is_part or not number.isascii() or not number.isdigit():
             return None
-        parts[int(number)] = place
+        parts[int(number)] = offset
     return parts
 
 
 def join_position(parts: Mapping[int, str]) -> str:
-    return _BETWEEN.join(f"{number}{_IS}{place}" for number, place in sorted(parts.items()))
+    return _BETWEEN.join(f"{number}{_IS}{offset}" for number, offset in sorted(parts.items()))
 
 
 def is_reached(position: str, by: str) -> bool:
@@ -29,7 +29,7 @@ def is_reached(position: str, by: str) -> bool:
     parts, others = split_position(position), split_position(by)
     if parts is None or others is None:
         return position <= by
-    return all(place <= others.get(number, "") for number, place in parts.items())
+    return all(offset <= others.get(number, "") for number, offset in parts.items())
 
 
 def further(one: str, other: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.cluster.labels import AND_THEN, DATACENTER, MAX_PLACES, read_label
+from mainspring.core.model.cluster.labels import AND_THEN, DATACENTER, MAX_PREFERRED, read_label
 from mainspring.core.model.runs.policy import RunPolicy
 
 #: In place of names: every data center that is known when the tick is planned.
@@ -68,16 +68,16 @@ def serving(preference: Preference, seen: Mapping[str, Instant], since: Instant,
     when the preference was first requested. If all are gone, the runs wait for the first one.
     """
     gone: list[str] = []
-    for place in preference.order:
-        if now - seen.get(place, since) <= preference.patience:
-            return Serving(place, moved(place, gone, preference) if gone else "")
-        gone.append(place)
+    for datacenter in preference.order:
+        if now - seen.get(datacenter, since) <= preference.patience:
+            return Serving(datacenter, moved(datacenter, gone, preference) if gone else "")
+        gone.append(datacenter)
     return Serving(preference.order[0])
 
 
-def moved(place: str, gone: Collection[str], preference: Preference) -> str:
+def moved(datacenter: str, gone: Collection[str], preference: Preference) -> str:
     """Return the ledger's reason for a run that failed over to another data center."""
-    return f"moved to {place}: no live worker in {', '.join(gone)} for {preference.patience // SECOND} s"
+    return f"moved to {datacenter}: no live worker in {', '.join(gone)} for {preference.patience // SECOND} s"
 
 
 def may_run(labels: Collection[str], datacenter: str, requires: Iterable[str], served: Mapping[str, str]) -> bool:
@@ -111,10 +111,10 @@ def requiring(requires: Iterable[str], word: str) -> tuple[str, ...]:
     return tuple(sorted([*(kept for kept in requires if kept.partition("=")[0] != name), word]))
 
 
-def check_place(field: str, name: str) -> None:
+def check_datacenter_name(field: str, name: str) -> None:
     """Refuse a text that is not the name of a single data center."""
     if AND_THEN in name:
-        raise Invalid(field, f"{name!r:.40} is not a name of a data centre", "without >")
+        raise Invalid(field, f"{name!r:.40} is not a name of a data center", "without >")
     read_label(field, f"{DATACENTER}={name}")
 
 
@@ -123,10 +123,10 @@ def at_home(labels: tuple[str, ...], datacenter: str) -> tuple[tuple[str, ...], 
     # Orders of preference are assigned to workers; a worker must not declare one itself.
     for word in labels:
         if word.startswith(f"{DATACENTER}="):
-            check_place("labels", word.partition("=")[2])
+            check_datacenter_name("labels", word.partition("=")[2])
     if not datacenter:
         return labels, find_datacenter(labels) or ""
-    check_place("datacenter", datacenter)
+    check_datacenter_name("datacenter", datacenter)
     if find_datacenter(labels) not in (None, datacenter):
         raise Invalid("datacenter", f"is {datacenter}, and the label says {find_datacenter(labels)}", "one of them")
     return requiring(labels, f"{DATACENTER}={datacenter}"), datacenter
@@ -134,16 +134,16 @@ def at_home(labels: tuple[str, ...], datacenter: str) -> tuple[tuple[str, ...], 
 
 def check_datacenters(datacenters: tuple[str, ...], requires: Collection[str], *, fixed_delay: bool) -> None:
     """Check a job's list of data centers against its other options."""
-    if not isinstance(datacenters, tuple) or len(datacenters) > MAX_PLACES:
-        raise Invalid("datacenters", "are too many, or no tuple", f"at most {MAX_PLACES} names")
+    if not isinstance(datacenters, tuple) or len(datacenters) > MAX_PREFERRED:
+        raise Invalid("datacenters", "are too many, or no tuple", f"at most {MAX_PREFERRED} names")
     if not datacenters:
         return
     if datacenters != (ALL,):
         for name in datacenters:
-            check_place("datacenters", name)
+            check_datacenter_name("datacenters", name)
         if len(set(datacenters)) < len(datacenters):
             raise Invalid("datacenters", "has one of them twice")
     if fixed_delay:
-        raise Invalid("datacenters", "does not go with a fixed delay", "a fixed rate, or one job for each data centre")
+        raise Invalid("datacenters", "does not go with a fixed delay", "a fixed rate, or one job for each data center")
     if any(word.partition("=")[0] == DATACENTER for word in requires):
         raise Invalid("datacenters", f"does not go with a required label {DATACENTER}", "one of them")

@@ -15,7 +15,7 @@ MAX_PART = 63
 #: The label for a worker's data center, and the separator in an order of preference.
 DATACENTER = "datacenter"
 AND_THEN = ">"
-MAX_PLACES = 16
+MAX_PREFERRED = 16
 MAX_PATIENCE = 24 * 3600
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _OTHERS = _FIRST | frozenset("._/:-")
@@ -64,11 +64,13 @@ def has_all(labels: Collection[str], requires: Collection[str]) -> bool:
 def _check_value(field: str, name: str, value: str) -> str:
     if name == DATACENTER and isinstance(value, str) and AND_THEN in value:
         # An order of preference (``datacenters.Preference``): data centers, and finally a number of seconds.
-        *places, patience = value.split(AND_THEN)
-        if not 2 <= len(places) <= MAX_PLACES or len(set(places)) < len(places):
-            raise Invalid(field, f"{value!r:.80} is no order of data centres", f"2 to {MAX_PLACES} of them, each once")
-        for place in places:
-            _check_part(field, place)
+        *datacenters, patience = value.split(AND_THEN)
+        if not 2 <= len(datacenters) <= MAX_PREFERRED or len(set(datacenters)) < len(datacenters):
+            raise Invalid(
+                field, f"{value!r:.80} is no order of data centers", f"2 to {MAX_PREFERRED} of them, each once"
+            )
+        for datacenter in datacenters:
+            _check_part(field, datacenter)
         digits = patience.removesuffix("s")
         if digits == patience or not (digits.isascii() and digits.isdecimal() and 0 < int(digits) <= MAX_PATIENCE):
             raise Invalid(field, f"{patience!r:.40} is no time to wait", f"1s to {MAX_PATIENCE}s")

@@ -16,34 +16,34 @@ def count_placement_groups(shards: int) -> int:
     return min(shards, MOST_PLACES)
 
 
-def find_placement_group(identifier: str, places: int) -> int:
+def find_placement_group(identifier: str, groups: int) -> int:
     """Return the placement group of an id, derived from its shard."""
-    return decode_shard(identifier) % places
+    return decode_shard(identifier) % groups
 
 
 @lru_cache(10_000)
-def choose_placement_group(tenant: str, placement: str, places: int) -> int:
+def choose_placement_group(tenant: str, placement: str, groups: int) -> int:
     """Return the placement group of a tenant, or of its part with a placement key. PostgreSQL computes it, too."""
     words = f"{tenant}\x1f{placement}" if placement else tenant
-    return int(hashlib.sha256(words.encode()).hexdigest()[:8], 16) % places
+    return int(hashlib.sha256(words.encode()).hexdigest()[:8], 16) % groups
 
 
-def shard_in(place: int, shards: int, key: str, chance: int) -> int:
+def shard_in(group: int, shards: int, key: str, chance: int) -> int:
     """Return a shard of a placement group: the key's shard, or one chosen by ``chance``."""
-    places = count_placement_groups(shards)
+    groups = count_placement_groups(shards)
     # With 100 shards in 32 groups, the first four groups have one more.
-    slots = (shards - place + places - 1) // places
-    return place + places * ((stable_hash(key) if key else chance) % slots)
+    slots = (shards - group + groups - 1) // groups
+    return group + groups * ((stable_hash(key) if key else chance) % slots)
 
 
-def shard_beside(run: str, key: str, shards: int, places: int) -> int:
+def shard_beside(run: str, key: str, shards: int, groups: int) -> int:
     """Return the shard for a run that another run creates: the key's shard, or the creator's.
 
     In a sharded store the shard is in the creator's placement group, since the runs may depend on each other.
     """
     if not key:
         return decode_shard(run)
-    return shard_in(find_placement_group(run, places), shards, key, 0) if places else shard_for(key, shards)
+    return shard_in(find_placement_group(run, groups), shards, key, 0) if groups else shard_for(key, shards)
 
 
 def moves_for_balance(homes: Mapping[int, int], servers: Sequence[int]) -> list[tuple[int, int]]:
@@ -55,8 +55,8 @@ def moves_for_balance(homes: Mapping[int, int], servers: Sequence[int]) -> list[
         raise Invalid("servers", "there is none to move to")
     having: dict[int, list[int]] = {server: [] for server in sorted(servers)}
     homeless: list[int] = []
-    for place, server in sorted(homes.items()):
-        having.get(server, homeless).append(place)
+    for group, server in sorted(homes.items()):
+        having.get(server, homeless).append(group)
     least, more = divmod(len(homes), len(having))
     moves: list[tuple[int, int]] = []
     # The fullest servers keep the remainder, which minimizes the moves.
@@ -67,7 +67,7 @@ def moves_for_balance(homes: Mapping[int, int], servers: Sequence[int]) -> list[
         having[server] = having[server][: room[server]]
     for server in sorted(having, key=lambda server: (len(having[server]), server)):
         while homeless and len(having[server]) < room[server]:
-            place = homeless.pop(0)
-            having[server].append(place)
-            moves.append((place, server))
+            group = homeless.pop(0)
+            having[server].append(group)
+            moves.append((group, server))
     return moves

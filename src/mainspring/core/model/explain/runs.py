@@ -296,6 +296,6 @@ def _options(requires: Iterable[str]) -> str:
     """Return the command-line options that start a worker with these labels."""
     preference = find_preference(requires)
     own = [word for word in requires if preference is None or word != preference.word]
-    place = find_datacenter(own) if preference is None else preference.order[0]
-    options = [] if place is None else [f"--datacenter {place}"]
-    return " ".join(options + [f"--label {word}" for word in own if word != f"{DATACENTER}={place}"])
+    datacenter = find_datacenter(own) if preference is None else preference.order[0]
+    options = [] if datacenter is None else [f"--datacenter {datacenter}"]
+    return " ".join(options + [f"--label {word}" for word in own if word != f"{DATACENTER}={datacenter}"])

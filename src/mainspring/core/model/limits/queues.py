@@ -133,10 +133,10 @@ class TurnOrder:
     def price(self, tenant: str, weight: int) -> int:
         return PRICE * weight // self._shares.get(tenant, 1)
 
-    def ahead(self, places: int) -> dict[str, int]:
-        """Return how many runs of each tenant the next ``places`` turns would serve, given enough runs of weight 1."""
+    def ahead(self, turns: int) -> dict[str, int]:
+        """Return how many runs of each tenant the next ``turns`` turns would serve, given enough runs of weight 1."""
         heap, counts = list(self._heap), dict[str, int]()
-        for _ in range(places if heap else 0):
+        for _ in range(turns if heap else 0):
             tag, tenant = heap[0]
             counts[tenant] = counts.get(tenant, 0) + 1
             heapreplace(heap, (tag + self.price(tenant, 1), tenant))

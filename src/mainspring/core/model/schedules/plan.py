@@ -23,7 +23,7 @@ def plan(jobs: Iterable[Job], now: Instant) -> list[Fire]:
 
 
 def plan_job(job: Job, now: Instant, closed_periods: ClosedPeriods | None = None) -> Fire:
-    """Decide the due ticks of one job. ``closings``: the calendars that apply to it; None: there are none."""
+    """Decide the due ticks of one job. ``closed_periods``: the calendars that apply to it; None: there are none."""
     if job.spec.looks_ahead:
         return _plan_ahead(job, now, closed_periods)
     first = job.next_fire
@@ -198,25 +198,25 @@ def _decide_live(
 ) -> list[Tick]:
     placed = [TickPlacement(at) if closed_periods is None else closed_periods.place(at) for at in instants]
     # Ticks that a calendar skips do not count for mode ``latest``, and moved ticks are late only at their new time.
-    moved = [place.at for place in placed if place.at is not None]
+    moved = [found.at for found in placed if found.at is not None]
     decisions = iter(catch_up.decide(job.spec.catch_up, moved, now, outage=outage))
     ticks = []
-    for tick, place in zip(instants, placed, strict=True):
-        if place.at is None:
-            ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=place.reason))
+    for tick, found in zip(instants, placed, strict=True):
+        if found.at is None:
+            ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=found.reason))
             continue
         decided = next(decisions)
         if decided.not_before is None:
             ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=decided.reason))
             continue
-        late = now - place.at > job.spec.catch_up.grace
-        jitter = compute_due(job.spec.schedule, tick, job.id) - tick if place.at >= tick else 0
-        due = max(place.at + jitter, decided.not_before)
+        late = now - found.at > job.spec.catch_up.grace
+        jitter = compute_due(job.spec.schedule, tick, job.id) - tick if found.at >= tick else 0
+        due = max(found.at + jitter, decided.not_before)
         if late and closed_periods is not None:
             # The catch-up must wait for the next open time, too.
             due = closed_periods.next_open(due) or due
         run_id = tick_run_id(job.id, tick)
-        ticks.append(Tick(scheduled_at=tick, decision="run", reason=place.reason, run_id=run_id, due=due, late=late))
+        ticks.append(Tick(scheduled_at=tick, decision="run", reason=found.reason, run_id=run_id, due=due, late=late))
     return _limit_overlap(job.spec.overlap, ticks)
 
 

@@ -8,7 +8,7 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.schedules.job import OVERLAP, Fire, LedgerEntry, Tick, tick_run_id
 
 #: The reason of a tick for all data centers that is skipped because none is known.
-NOWHERE = "no data centre is known"
+NOWHERE = "no data center is known"
 
 
 #: The maximum number of ledger rows of one tick that paging assumes.

@@ -17,7 +17,7 @@ class UpcomingTick(NamedTuple):
     reason: str = ""
 
 
-def coming(job: Job, closed_periods: ClosedPeriods | None, count: int) -> list[UpcomingTick]:
+def list_upcoming(job: Job, closed_periods: ClosedPeriods | None, count: int) -> list[UpcomingTick]:
     """Return the upcoming ticks of a job, as far as they are known now."""
     if closed_periods is None:
         return [UpcomingTick(tick, tick) for tick in job.next_fires(count)]
@@ -27,7 +27,7 @@ def coming(job: Job, closed_periods: ClosedPeriods | None, count: int) -> list[U
 def next_starts(job: Job, closed_periods: ClosedPeriods | None, count: int = 5) -> list[Instant]:
     """Return when the next runs may start. Long closed periods are passed over in one step."""
     if closed_periods is None or closed_periods.rule is not WhenClosed.SKIP or job.spec.fixed_delay is not None:
-        return [at for _, at, _ in coming(job, closed_periods, count) if at is not None]
+        return [at for _, at, _ in list_upcoming(job, closed_periods, count) if at is not None]
     starts: list[Instant] = []
     tick = job.first_tick
     while tick is not None and len(starts) < count:

@@ -344,7 +344,7 @@ class Catalog(Lists, Protocol):
         """Count a tenant's scheduled and paused recurring jobs, up to ``at_most``."""
         ...
 
-    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
+    async def logs_after(self, positions: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
         """Return new log lines of several runs, each after its position, in order, at most ``limit`` lines per run.
 
         Runs without a new line are left out.

@@ -26,6 +26,6 @@ class LogSource(LogShelf, StoreReads, Protocol):
         """Return all tenants; see ``Access``."""
         ...
 
-    async def logs_after(self, places: Mapping[RunId, int], limit: int) -> Mapping[RunId, Sequence[LogLine]]:
+    async def logs_after(self, positions: Mapping[RunId, int], limit: int) -> Mapping[RunId, Sequence[LogLine]]:
         """Return new log lines of several runs; see ``Catalog``."""
         ...

@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
+
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.cause import Cause
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import NEVER, Attempt, Stop
-from mainspring.core.worker.executors.liveness import CUT_OFF, LivenessFile
-from mainspring.core.worker.executors.process import ChildProcess
+from mainspring.core.worker.executors.liveness import CUT_OFF
+from mainspring.core.worker.executors.process import ChildProcess, ChildProgram
 from mainspring.core.worker.outcomes import Outcomes
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, ReportListener
 
@@ -26,6 +28,22 @@ UNLIMITED = 1 << 30
 _PATIENT = (Stop.TIMEOUT, Stop.SILENT, Stop.CANCEL)
 
 
+class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a pool, and how long its children and attempts may take."""
+
+    #: The most children, and the threads of each.
+    size: int
+    threads: int
+    #: A child that has not started after this long is ended.
+    start_timeout: Micros
+    #: Attempts do not wait longer than this for a starting child, or for a free thread.
+    start_patience: Micros
+    patience: Micros
+    kill_grace: Micros
+    recycle_after_runs: int | None = None
+    recycle_memory_bytes: int | None = None
+
+
 class ChildPool:
     """Child processes of one kind, started on demand.
 
@@ -36,48 +54,25 @@ class ChildPool:
 
     def __init__(
         self,
-        *,
-        source: str,
-        adopts: bytes,
-        size: int,
-        threads: int,
+        program: ChildProgram,
+        limits: PoolLimits,
         clock: Clock,
         outcomes: Outcomes,
-        liveness: LivenessFile,
-        silence: int,
+        listener: ReportListener[Attempt],
+        *,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
-        listener: ReportListener[Attempt],
-        captures: bool,
-        tracing: tuple[str, float, str, str] | None,
-        start_timeout: Micros,
-        start_patience: Micros,
-        patience: Micros,
-        kill_grace: Micros,
-        recycle_after_runs: int | None = None,
-        recycle_memory_bytes: int | None = None,
     ) -> None:
-        self._source = source
-        self._adopts = adopts
-        self._size = size
-        self._threads = threads
+        """``watch``: has ``sweep`` called at this time. ``check_lease``: ends the lease if it was not renewed."""
+        self._program = program
+        self._limits = limits
         self._clock = clock
         self._outcomes = outcomes
-        self._liveness = liveness
-        self._silence = silence
+        self._listener = listener
         self._watch = watch
         self._check_lease = check_lease
-        self._listener = listener
-        self._captures = captures
-        self._tracing = tracing
-        self._start_timeout = start_timeout
-        self._start_patience = start_patience
         #: Why the last child failed to start; None once one is ready.
         self._start_error: str | None = None
-        self._patience = patience
-        self._kill_grace = kill_grace
-        self._recycle_after_runs = recycle_after_runs
-        self._recycle_memory_bytes = recycle_memory_bytes
         self._children: set[ChildProcess] = set()
         self._where: dict[Attempt, ChildProcess] = {}
         #: Attempts without a thread, with the time they began to wait.
@@ -88,8 +83,8 @@ class ChildPool:
     @property
     def room(self) -> int:
         """How many more attempts could be started at once."""
-        free = sum(self._threads - child.load for child in self._children if child.accepts)
-        return free + max(self._size - len(self._children), 0) * self._threads - len(self._waiting)
+        free = sum(self._limits.threads - child.load for child in self._children if child.accepts)
+        return free + max(self._limits.size - len(self._children), 0) * self._limits.threads - len(self._waiting)
 
     @property
     def processes(self) -> list[int]:
@@ -102,7 +97,7 @@ class ChildPool:
         if not self._place(attempt):
             now = self._clock.monotonic()
             self._waiting.append((attempt, now))
-            self._watch(now + self._patience)
+            self._watch(now + self._limits.patience)
             attempt.group.narrow = self
             attempt.group.narrow_until = now + _NARROW
 
@@ -133,23 +128,23 @@ class ChildPool:
 
     def sweep(self, now: Micros) -> None:
         """Release runs that wait too long for a thread, and end children that do not start or do not exit."""
-        while self._waiting and now - self._waiting[0][1] >= self._patience:
+        while self._waiting and now - self._waiting[0][1] >= self._limits.patience:
             attempt, _ = self._waiting.popleft()
             self._give_back(attempt, "no thread was free for it", now)
         for child in list(self._children):
-            if not child.ready and not child.slow and now - child.started_at >= self._start_patience:
+            if not child.ready and not child.slow and now - child.started_at >= self._limits.start_patience:
                 child.slow = True
                 for attempt in child.backlog:
                     del self._where[attempt]
                     child.forget(attempt)
                     self._give_back(attempt, "the child process is still starting", now)
-            if not child.ready and now - child.started_at >= self._start_timeout:
+            if not child.ready and now - child.started_at >= self._limits.start_timeout:
                 child.refuse(
-                    f"the child process did not start within {self._start_timeout / SECOND:g} s: importing "
-                    f"{self._source.partition(':')[0]} takes too long (worker.child_start)"
+                    f"the child process did not start within {self._limits.start_timeout / SECOND:g} s: importing "
+                    f"{self._program.source.partition(':')[0]} takes too long (worker.child_start)"
                 )
                 child.condemn()
-            elif child.finishing_since is not None and now - child.finishing_since >= self._kill_grace:
+            elif child.finishing_since is not None and now - child.finishing_since >= self._limits.kill_grace:
                 child.condemn()
 
     def _give_back(self, attempt: Attempt, reason: str, now: Micros) -> None:
@@ -174,21 +169,21 @@ class ChildPool:
                 child.finish()
         if self._children:
             try:
-                async with asyncio.timeout(self._kill_grace / SECOND):
+                async with asyncio.timeout(self._limits.kill_grace / SECOND):
                     await self._all_gone.wait()
             except TimeoutError:
                 for child in list(self._children):
                     child.condemn()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._kill_grace / SECOND):
+                    async with asyncio.timeout(self._limits.kill_grace / SECOND):
                         await self._all_gone.wait()
 
     def _place(self, attempt: Attempt) -> bool:
         """Find a child with a free thread, or start one."""
-        roomy = [child for child in self._children if child.accepts and child.load < self._threads]
+        roomy = [child for child in self._children if child.accepts and child.load < self._limits.threads]
         if roomy:
             child = min(roomy, key=lambda candidate: candidate.load)
-        elif len(self._children) < self._size and not self._closed:
+        elif len(self._children) < self._limits.size and not self._closed:
             try:
                 child = self._start_child()
             except OSError as error:
@@ -198,27 +193,22 @@ class ChildPool:
             return False
         self._where[attempt] = child
         child.give(attempt)
-        if self._recycle_after_runs is not None and child.given >= self._recycle_after_runs:
+        if self._limits.recycle_after_runs is not None and child.given >= self._limits.recycle_after_runs:
             child.retiring = True
         return True
 
     def _start_child(self) -> ChildProcess:
         child = ChildProcess(
-            source=self._source,
-            liveness=self._liveness,
-            silence=self._silence,
-            measures_memory=self._recycle_memory_bytes is not None,
-            adopts=self._adopts,
-            captures=self._captures,
-            tracing=self._tracing,
-            alone=self._threads == 1,
+            self._program,
+            measures_memory=self._limits.recycle_memory_bytes is not None,
+            alone=self._limits.threads == 1,
             clock=self._clock,
             owner=self,
         )
         self._children.add(child)
         self._all_gone.clear()
-        self._watch(child.started_at + self._start_patience)
-        self._watch(child.started_at + self._start_timeout)
+        self._watch(child.started_at + self._limits.start_patience)
+        self._watch(child.started_at + self._limits.start_timeout)
         return child
 
     def started(self) -> None:
@@ -247,11 +237,11 @@ class ChildPool:
             child.withheld.append((attempt, result, error, cause))
         else:
             self._report_outcome(attempt, result, error, cause)
-        if self._recycle_memory_bytes is not None and child.memory >= self._recycle_memory_bytes:
+        if self._limits.recycle_memory_bytes is not None and child.memory >= self._limits.recycle_memory_bytes:
             child.retiring = True
         if child.retiring and not child.load:
             child.finish()
-            self._watch(self._clock.monotonic() + self._kill_grace)
+            self._watch(self._clock.monotonic() + self._limits.kill_grace)
         self._fill()
 
     def _report_outcome(self, attempt: Attempt, result: bytes | None, error: str | None, cause: Cause) -> None:

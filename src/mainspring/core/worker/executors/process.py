@@ -11,6 +11,8 @@ import threading
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.cause import Cause
 from mainspring.core.ports.clock import Clock
@@ -52,6 +54,20 @@ class Owner(Protocol):
     def exited(self, child: "ChildProcess", code: int) -> None: ...
 
 
+class ChildProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child process loads, and what it needs from its worker."""
+
+    #: Where it finds the handlers, as ``module:attribute``.
+    source: str
+    #: The argument of the application's ``adopt``; if empty, it is not called.
+    adopts: bytes
+    liveness: LivenessFile
+    #: For how many seconds the liveness file may stay unchanged before the child ends itself.
+    silence: int
+    captures: bool
+    tracing: tuple[str, float, str, str] | None = None
+
+
 class ChildProcess:
     """A child process that starts on construction.
 
@@ -60,15 +76,10 @@ class ChildProcess:
 
     def __init__(
         self,
+        program: ChildProgram,
         *,
-        source: str,
-        liveness: LivenessFile,
-        silence: int,
         measures_memory: bool,
-        adopts: bytes,
-        captures: bool,
         alone: bool,
-        tracing: tuple[str, float, str, str] | None,
         clock: Clock,
         owner: Owner,
     ) -> None:
@@ -104,12 +115,12 @@ class ChildProcess:
 
         ours, theirs = socket.socketpair()
         read_end, self._write_end = os.pipe()
-        passed = (theirs.fileno(), read_end, liveness.fileno())
+        passed = (theirs.fileno(), read_end, program.liveness.fileno())
         mark = secrets.token_hex(16)
         self._marks = [f"{_MARK}={mark}\0".encode()]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _PROGRAM, source, str(passed[0]), str(passed[1]), str(os.getpid())],
+                [sys.executable, "-m", _PROGRAM, program.source, str(passed[0]), str(passed[1]), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, _MARK: mark},
                 pass_fds=passed,
@@ -130,12 +141,12 @@ class ChildProcess:
             Begin(
                 list(sys.path),
                 measures_memory,
-                liveness.fileno(),
-                silence,
-                adopts,
-                captures,
+                program.liveness.fileno(),
+                program.silence,
+                program.adopts,
+                program.captures,
                 alone,
-                tracing,
+                program.tracing,
                 log_lines.chosen,
             )
         )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
-from mainspring.core.worker.executors.children import UNLIMITED, ChildPool
+from mainspring.core.worker.executors.children import UNLIMITED, ChildPool, PoolLimits
 from mainspring.core.worker.executors.liveness import LivenessFile
+from mainspring.core.worker.executors.process import ChildProgram
 from mainspring.core.worker.executors.threads import ThreadExecutor
 from mainspring.core.worker.handler import SyncHandler
 from mainspring.core.worker.outcomes import Outcomes
@@ -108,25 +109,31 @@ class SyncExecutors:
         if self._liveness is None:
             self._liveness = LivenessFile()
         assert self.source is not None
-        return ChildPool(
+        program = ChildProgram(
             source=self.source,
             adopts=children.adopts,
-            size=size,
-            threads=threads,
-            clock=self._clock,
-            outcomes=self._outcomes,
             liveness=self._liveness,
             # Rounded up: when a child considers its worker gone, the worker must have given up its lease.
             silence=-(-(self._settings.lease - self._settings.lease_margin) // SECOND),
-            watch=self._watch,
-            check_lease=self._check_lease,
-            listener=self._listener,
             captures=self._settings.capture_logs,
             tracing=None if self._tracing is None else self._tracing.said,
+        )
+        limits = PoolLimits(
+            size=size,
+            threads=threads,
             start_timeout=children.start_timeout,
             start_patience=children.start_patience,
             patience=children.patience,
             kill_grace=self._settings.kill_grace,
             recycle_after_runs=runs,
             recycle_memory_bytes=children.recycle_memory_bytes,
+        )
+        return ChildPool(
+            program,
+            limits,
+            self._clock,
+            self._outcomes,
+            self._listener,
+            watch=self._watch,
+            check_lease=self._check_lease,
         )

@@ -67,10 +67,7 @@ class DeadLettersQuery(Request):
     cursor: Annotated[str, Meta(max_length=200)] | None = None
 
 
-class DeadLetterSelection(Request):
-    """Selects dead letters by id or by filter. At least one field is required."""
-
-    run_ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
+class DeadLetterFilter(Request):
     fingerprint: Fingerprint | None = None
     task: Name | None = None
     queue: Name | None = None
@@ -80,6 +77,12 @@ class DeadLetterSelection(Request):
     """All dead letters of the tenant, in the queues that the caller can access."""
     tenant: Name | None = None
     """Only this tenant, if the caller can access several."""
+
+
+class DeadLetterSelection(DeadLetterFilter):
+    """Selects dead letters by id or by filter. At least one field is required."""
+
+    run_ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
     dry_run: bool = False
 
 

@@ -10,11 +10,11 @@ from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.instant import isoformat
 from mainspring.core.model.runs.replay import MOST_CANARIES, Replay, stopped
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.features.dead_letters.operations.groups import Fingerprint, read_patch
+from mainspring.features.dead_letters.operations.groups import DeadLetterFilter, read_patch
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import ObjectNotFound, Problem, RequestError
-from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire, format_time, parse_id, parse_time
+from mainspring.http.schemas.common import Limit, Name, Request, Text, Wire, format_time, parse_id, parse_time
 
 replays = Resource("Replays", "Replays of dead letters in stages: a few canaries first, the rest after they succeed.")
 
@@ -22,17 +22,9 @@ _STOP_ATTEMPTS = 10
 _MAX_GROUPS = 10_000
 
 
-class StartReplayIn(Request):
+class StartReplayIn(DeadLetterFilter):
     """Selects dead letters that have failed by now. At least one field is required, or `everything`."""
 
-    fingerprint: Fingerprint | None = None
-    task: Name | None = None
-    queue: Name | None = None
-    failed_after: Time | None = None
-    failed_before: Time | None = None
-    everything: bool = False
-    """All dead letters of the tenant, in the queues that the caller can access."""
-    tenant: Name | None = None
     canaries: Annotated[int, Meta(ge=0, le=MOST_CANARIES)] = 0
     """Runs to replay first. The rest follows when all of them have succeeded; a canary that fails stops the replay."""
     per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None

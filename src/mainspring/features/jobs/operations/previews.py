@@ -12,7 +12,7 @@ from mainspring.core.model.schedules.closed_periods import ClosedPeriods, Compil
 from mainspring.core.model.schedules.cron import Cron, clock_changes, load_zone, parts
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule, describe, next_after
-from mainspring.core.model.schedules.upcoming import coming, next_starts
+from mainspring.core.model.schedules.upcoming import list_upcoming, next_starts
 from mainspring.features.jobs.operations.runs import UpcomingTick
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_recurring_job
@@ -140,7 +140,7 @@ async def _preview_recurring(api: Api, new: NewJob, now: Instant, count: int, *,
     spec = new.spec
     await api.admission.check_calendars(new.tenant, spec.calendars)
     job, closed_periods = _build_planned(new, now), await _read_closed_periods(api, new)
-    ticks = [] if closed_periods is None else coming(job, closed_periods, count)
+    ticks = [] if closed_periods is None else list_upcoming(job, closed_periods, count)
     return JobPreview(
         schedule_type="cron" if isinstance(spec.schedule, CronSchedule) else "interval",
         words=describe(spec.schedule, job.id),

@@ -15,7 +15,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.model.schedules.schedule import ticks_between
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, whole_ticks
-from mainspring.core.model.schedules.upcoming import coming, next_starts
+from mainspring.core.model.schedules.upcoming import list_upcoming, next_starts
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
@@ -39,7 +39,7 @@ from mainspring.http.schemas.common import (
     parse_time,
     render_page,
 )
-from mainspring.http.schemas.datacenters import PlaceName, list_destinations
+from mainspring.http.schemas.datacenters import DatacenterName, list_destinations
 from mainspring.http.schemas.runs import RunMade, RunOut, StatusOut, TickOut
 from mainspring.http.search import Search
 
@@ -79,7 +79,7 @@ class NextOut(Wire):
 
 class RunJobIn(Request):
     payload: msgspec.Raw | UnsetType = UNSET
-    datacenter: PlaceName | UnsetType = UNSET
+    datacenter: DatacenterName | UnsetType = UNSET
     """Data center of the run; required for a job with several data centers."""
 
 
@@ -269,7 +269,7 @@ async def next_fires(api: Api, call: Call[Empty, NextQuery]) -> Answer:
         if closed_periods is not None:
             ticks = [
                 UpcomingTick(scheduled_for=isoformat(tick), starts=format_time(starts), reason=reason)
-                for tick, starts, reason in coming(found, closed_periods, call.query.n)
+                for tick, starts, reason in list_upcoming(found, closed_periods, call.query.n)
             ]
     else:
         fires = [found.due] if found.state in (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED) else []

@@ -11,21 +11,21 @@ from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec, JobState, LedgerEntry
 from mainspring.core.model.schedules.schedule import Interval
-from mainspring.core.scheduler import datacenter_choice as scheduler_places
-from mainspring.stores.memory.records import datacenters as store_places
+from mainspring.core.scheduler import datacenter_choice as scheduler_datacenters
+from mainspring.stores.memory.records import datacenters as store_datacenters
 from mainspring.stores.memory.records.datacenters import MemoryDatacenters
 from mainspring.stores.memory.rows import JobRow, SessionRow
 from tests.simulation.test_bites import WithoutTickKey
 from tests.support.builders import a_job_id
 from tests.support.simulation.acts import Act
 from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
+from tests.support.simulation.datacenter_invariants import (
+    every_tick_is_in_each_of_its_datacenters,
+    no_live_data_center_is_replaced,
+)
 from tests.support.simulation.directed import LEASE, Director, play
 from tests.support.simulation.evidence import Evidence
 from tests.support.simulation.history import Heartbeat, History, JobChange, Step, Truth
-from tests.support.simulation.place_invariants import (
-    every_tick_is_in_each_of_its_places,
-    no_live_data_center_is_replaced,
-)
 from tests.support.simulation.scenario import Chaos, draw
 from tests.support.simulation.store import RecordedStore
 from tests.support.simulation.workload import LOOP
@@ -34,12 +34,12 @@ pytestmark = pytest.mark.simulation
 
 WORK = Act("work", 100 * MILLISECOND)
 ORDER = Preference(("us", "eu"), 2 * SECOND)
-TWO_PLACES: dict[str, Any] = {"workers": ({"default": 4}, {"default": 4}), "places": ("us", "eu")}
+TWO_DATACENTERS: dict[str, Any] = {"workers": ({"default": 4}, {"default": 4}), "datacenters": ("us", "eu")}
 #: Every seed, with workers in each of two data centers; one of them goes down again and again.
 PLACED: dict[str, Any] = {
-    "places": ("eu", "us", "eu", "us"),
+    "datacenters": ("eu", "us", "eu", "us"),
     "old_worker": False,
-    "chaos": Chaos(every=2 * SECOND, lose_place=2, kill=1, freeze=1),
+    "chaos": Chaos(every=2 * SECOND, lose_datacenter=2, kill=1, freeze=1),
 }
 
 
@@ -64,15 +64,15 @@ def test_a_preferred_data_center_is_replaced_while_it_is_down() -> None:
         await director.until(lambda: director.world.store.tables.preferences[ORDER.word].serving == "us")
         [last] = director.submit(director.run(WORK, policy=policy))
         await director.until(lambda: director.state(last) is RunState.SUCCEEDED)
-        places = director.world.history.truth.places
-        ran = {call.run: places[call.process.partition("#")[0]] for call in director.world.history.calls}
+        datacenters = director.world.history.truth.datacenters
+        ran = {call.run: datacenters[call.process.partition("#")[0]] for call in director.world.history.calls}
         assert [ran[run] for run in (first, waiting, last)] == ["us", "eu", "us"]
         ledger = director.world.store.tables.ledgers[job].between(0, 1 << 62, 100)
         moved = [entry for entry in ledger if entry.reason == "moved to eu: no live worker in us for 2 s"]
         assert moved
         assert all(ran[entry.run_id] == "eu" for entry in moved if entry.run_id in ran)
 
-    play(script, **TWO_PLACES)
+    play(script, **TWO_DATACENTERS)
 
 
 def test_runs_bound_to_a_data_center_wait_while_it_is_down() -> None:
@@ -97,7 +97,7 @@ def test_runs_bound_to_a_data_center_wait_while_it_is_down() -> None:
             assert [entry.target for entry in ledger] == ["eu", "us"] * 3
         eu.boot()
 
-    play(script, **TWO_PLACES)
+    play(script, **TWO_DATACENTERS)
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_a_seed_fails_if_claims_ignore_the_data_center_of_the_worker(monkeypatch
 
 
 def test_a_seed_fails_if_a_data_center_is_replaced_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_places, "serving", lambda preference, *_: Serving(preference.order[-1], "a whim"))
+    monkeypatch.setattr(store_datacenters, "serving", lambda preference, *_: Serving(preference.order[-1], "a whim"))
     assert _complain("no_live_data_center_is_replaced")
 
 
@@ -135,8 +135,8 @@ def test_a_tick_may_leave_out_only_a_data_center_that_had_it_before(earlier: tup
     tick = 100 * SECOND
     job = a_job_id()
     steps = []
-    for order, (places, targets) in enumerate([(earlier, earlier), (("us", "eu"), ("eu",))]):
-        spec = JobSpec(name="job", task=LOOP, schedule=Interval(every=SECOND), datacenters=places)
+    for order, (datacenters, targets) in enumerate([(earlier, earlier), (("us", "eu"), ("eu",))]):
+        spec = JobSpec(name="job", task=LOOP, schedule=Interval(every=SECOND), datacenters=datacenters)
         row = JobRow(id=job, tenant="default", spec=spec, payload=b"", state=JobState.SCHEDULED)
         entries = [
             LedgerEntry(
@@ -154,17 +154,17 @@ def test_a_tick_may_leave_out_only_a_data_center_that_had_it_before(earlier: tup
         step = Step(order=order, at=tick, process="scheduler-1#1", operation="fire", sent=tick)
         step.ticks, step.jobs = entries, [JobChange(row, row)]
         steps.append(step)
-    assert len(list(every_tick_is_in_each_of_its_places(Evidence(History(steps=steps))))) == expected
+    assert len(list(every_tick_is_in_each_of_its_datacenters(Evidence(History(steps=steps))))) == expected
 
 
 def test_a_seed_fails_if_a_tick_does_not_make_a_run_for_each_data_center(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_places, "spread", lambda fire, _: fire)
-    assert _complain("every_tick_is_in_each_of_its_places")
+    monkeypatch.setattr(scheduler_datacenters, "spread", lambda fire, _: fire)
+    assert _complain("every_tick_is_in_each_of_its_datacenters")
 
 
 @pytest.mark.slow
 def test_a_seed_fails_if_the_ledger_does_not_name_the_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_places, "noted", lambda fire, _: fire)
+    monkeypatch.setattr(scheduler_datacenters, "noted", lambda fire, _: fire)
     monkeypatch.setattr(MemoryDatacenters, "_note_moves", lambda *_: None)
     assert _complain("the_ledger_names_replacements")
 

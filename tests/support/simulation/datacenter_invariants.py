@@ -23,7 +23,7 @@ class Served:
         self._by_word: dict[str, tuple[str, Instant]] = {}
 
     def observe(self, step: Step) -> None:
-        self._by_word |= {word: (place, step.at) for word, place in step.serving.items()}
+        self._by_word |= {word: (datacenter, step.at) for word, datacenter in step.serving.items()}
 
     def by(self, preference: Preference) -> tuple[str, Instant]:
         """A new preference is served by its first data center."""
@@ -38,28 +38,29 @@ def every_run_is_where_it_belongs(evidence: Evidence) -> Iterator[str]:
             run = change.after
             if change.before is None or run.fence == change.before.fence:
                 continue
-            place, here = rules.find_datacenter(run), evidence.place(step)
-            if place is not None and here != place:
-                yield f"{run.id} is for {place} by {run.policy.requires}, and {step.process} in {here!r} got it"
+            datacenter, here = rules.find_datacenter(run), evidence.datacenter(step)
+            if datacenter is not None and here != datacenter:
+                yield f"{run.id} is for {datacenter} by {run.policy.requires}, and {step.process} in {here!r} got it"
 
 
 def no_live_data_center_is_replaced(evidence: Evidence) -> Iterator[str]:
     alive = _find_heartbeats(evidence)
     for step in evidence.history.steps:
-        for word, place in step.serving.items():
+        for word, datacenter in step.serving.items():
             preference = find_preference((word,))
             assert preference is not None
-            for better in preference.order[: preference.order.index(place)]:
+            for better in preference.order[: preference.order.index(datacenter)]:
                 heartbeats = alive[better]
                 # The store decides by the heartbeats that arrived before, even if later ones have the same time.
                 newest = bisect_left(heartbeats, step.order, key=lambda heartbeat: heartbeat.order) - 1
                 if newest >= 0 and step.at - heartbeats[newest].at <= preference.patience:
-                    yield f"{word}: {place} serves from {step.at} on, and {better} was there at {heartbeats[newest].at}"
+                    seen_at = heartbeats[newest].at
+                    yield f"{word}: {datacenter} serves from {step.at} on, and {better} was there at {seen_at}"
 
 
-def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
-    known = {place: heartbeats[0].at for place, heartbeats in _find_heartbeats(evidence).items()}
-    # A tick before a closed period may come again after a change of the job. Each of its places has it once.
+def every_tick_is_in_each_of_its_datacenters(evidence: Evidence) -> Iterator[str]:
+    known = {datacenter: heartbeats[0].at for datacenter, heartbeats in _find_heartbeats(evidence).items()}
+    # A tick before a closed period may come again after a change of the job. Each of its datacenters has it once.
     before: dict[tuple[JobId, Instant], set[str]] = defaultdict(set)
     for step in evidence.history.steps:
         specs = {change.before.id: change.before.spec for change in step.jobs if change.before is not None}
@@ -76,8 +77,8 @@ def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
                 if targets != set(spec.datacenters or ("",)) - earlier:
                     yield f"{job}: the tick at {at} went to {sorted(targets)}, and its job to {spec.datacenters}"
             elif step.operation == "fire":
-                long_known = {place for place, since in known.items() if since < step.sent - _STALE}
-                new = {place for place, since in known.items() if since <= step.at}
+                long_known = {datacenter for datacenter, since in known.items() if since < step.sent - _STALE}
+                new = {datacenter for datacenter, since in known.items() if since <= step.at}
                 if not long_known <= targets | earlier or not targets - {""} <= new:
                     yield f"{job}: the tick at {at} went to {sorted(targets)}, and {sorted(long_known)} are there"
         made = {change.after.id: change.after for change in step.runs if change.before is None}
@@ -89,7 +90,7 @@ def every_tick_is_in_each_of_its_places(evidence: Evidence) -> Iterator[str]:
 
 def the_ledger_names_replacements(evidence: Evidence) -> Iterator[str]:
     """Checks first starts, unless the serving data center was just changing or a calendar gave another reason."""
-    known = {place: heartbeats[0].at for place, heartbeats in _find_heartbeats(evidence).items()}
+    known = {datacenter: heartbeats[0].at for datacenter, heartbeats in _find_heartbeats(evidence).items()}
     said = {entry.run_id: entry for ledger in evidence.truth.ledgers.values() for entry in ledger}
     made = {tick.run_id: step.at for step in evidence.history.steps for tick in step.ticks if tick.run_id is not None}
     served = Served()
@@ -114,13 +115,13 @@ def _find_heartbeats(evidence: Evidence) -> dict[str, list[Heartbeat]]:
     """The heartbeats of each data center, in order."""
     heartbeats: dict[str, list[Heartbeat]] = defaultdict(list)
     for heartbeat in evidence.truth.alive:
-        heartbeats[heartbeat.place].append(heartbeat)
+        heartbeats[heartbeat.datacenter].append(heartbeat)
     return heartbeats
 
 
 CHECKS = (
     every_run_is_where_it_belongs,
     no_live_data_center_is_replaced,
-    every_tick_is_in_each_of_its_places,
+    every_tick_is_in_each_of_its_datacenters,
     the_ledger_names_replacements,
 )
