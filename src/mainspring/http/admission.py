@@ -71,6 +71,8 @@ class Admission:
 
         A task that is disabled here may still be offered by a worker.
         """
+        if task not in BuiltinTasks.ALL:
+            return
         if task in self._tasks.names or not await self._workers.know_task(tenant, task):
             self._tasks.check(task, payload, tenant)
 

@@ -22,7 +22,7 @@ class Cached(Generic[T]):
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, fresh_for: Micros) -> None:
         self._read = read
         self._clock = clock
-        self._good_for = fresh_for
+        self._fresh_for = fresh_for
         self._value: T | None = None
         self._read_at: Micros | None = None
         self._reading = asyncio.Lock()
@@ -43,7 +43,7 @@ class Cached(Generic[T]):
         self._read_at = None
 
     def _fresh(self) -> T | None:
-        if self._read_at is None or self._clock.monotonic() - self._read_at >= self._good_for:
+        if self._read_at is None or self._clock.monotonic() - self._read_at >= self._fresh_for:
             return None
         return self._value
 
@@ -58,12 +58,12 @@ class BackgroundCache(Generic[T]):
     def __init__(
         self, read: Callable[[], Coroutine[None, None, T]], clock: Clock, fresh_for: Micros, stale_for: Micros
     ) -> None:
-        """``good_for``: serve from cache without refreshing. ``bearable``: keep serving this long
+        """``fresh_for``: serve from cache without refreshing. ``stale_for``: keep serving this long
         if refreshing fails."""
         self._read = read
         self._clock = clock
-        self._good_for = fresh_for
-        self._bearable = stale_for
+        self._fresh_for = fresh_for
+        self._stale_for = stale_for
         self._value: T | None = None
         self._read_at: Micros | None = None
         self._tried_at: Micros | None = None
@@ -71,14 +71,14 @@ class BackgroundCache(Generic[T]):
 
     async def get(self, seconds: float) -> T | None:
         """Return the value, waiting at most ``seconds`` for a refresh. None: no sufficiently recent value."""
-        if self._reading is None and not self._is_within(self._tried_at, self._good_for):
+        if self._reading is None and not self._is_within(self._tried_at, self._fresh_for):
             self._reading = asyncio.create_task(self._renew())
         reading = self._reading
         if reading is not None:
             await asyncio.wait([reading], timeout=seconds)
             if reading.done() and not reading.cancelled():
                 reading.result()
-        return self._value if self._is_within(self._read_at, self._good_for + self._bearable) else None
+        return self._value if self._is_within(self._read_at, self._fresh_for + self._stale_for) else None
 
     async def close(self) -> None:
         """Cancel the running read."""

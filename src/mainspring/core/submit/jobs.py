@@ -163,28 +163,28 @@ class Jobs:
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[PutResult]:
         for job in jobs:
             job.check()
-        put = await self._patiently(lambda: self._store.put_jobs(jobs))
+        put = await self._retry_for_a_while(lambda: self._store.put_jobs(jobs))
         self._wakeups.notify([SCHEDULES])
         return put
 
     async def pause(
         self, jobs: Collection[JobId], author: Author | None = None, *, resume_at: Instant | None = None
     ) -> dict[JobId, JobState]:
-        return await self._patiently(
+        return await self._retry_for_a_while(
             lambda: self._store.set_jobs_state(jobs, JobState.PAUSED, author, resume_at=resume_at)
         )
 
     async def resume(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
-        return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.SCHEDULED, author))
+        return await self._retry_for_a_while(lambda: self._store.set_jobs_state(jobs, JobState.SCHEDULED, author))
 
     async def cancel_jobs(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
         """End the schedules of jobs, and ask their runs to stop."""
-        states = await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.CANCELLED, author))
+        states = await self._retry_for_a_while(lambda: self._store.set_jobs_state(jobs, JobState.CANCELLED, author))
         self._wakeups.notify([CANCELS])
         return states
 
     async def cancel_runs(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
-        states = await self._patiently(lambda: self._store.cancel(runs, author))
+        states = await self._retry_for_a_while(lambda: self._store.cancel(runs, author))
         if RunState.CANCELLING in states.values():
             self._wakeups.notify([CANCELS])
         stopped = [run for run, state in states.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
@@ -227,7 +227,7 @@ class Jobs:
     async def _submit_part(self, runs: Sequence[NewRun]) -> list[SubmitResult]:
         sent = self._clock.monotonic()
         try:
-            accepted = await self._patiently(lambda: self._store.submit(runs))
+            accepted = await self._retry_for_a_while(lambda: self._store.submit(runs))
         except StoreUnavailable:
             if self._metrics is not None:
                 self._metrics.failed("submit")
@@ -251,26 +251,25 @@ class Jobs:
         """Compare with this node's clock, which is accurate enough for a notification."""
         return run.delay <= HORIZON if run.at is None else run.at - self._clock.now() <= HORIZON
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_for_a_while(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Call the store again while it is unavailable, for ``_PATIENCE`` at most."""
+        retry_until = self._clock.monotonic() + _PATIENCE
+        backoff = None
         try:
             async with asyncio.timeout(_LONGEST / SECOND):
-                return await self._again_and_again(ask)
+                while True:
+                    try:
+                        return await ask()
+                    except StoreDamaged:
+                        raise
+                    except StoreUnavailable:
+                        backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+                        pause = backoff.next()
+                        if self._clock.monotonic() + pause > retry_until:
+                            raise
+                    await self._clock.sleep(jitter(pause, self._random))
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time") from None
-
-    async def _again_and_again(self, ask: Callable[[], Awaitable[T]]) -> T:
-        give_up_at = self._clock.monotonic() + _PATIENCE
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        while True:
-            try:
-                return await ask()
-            except StoreDamaged:
-                raise
-            except StoreUnavailable:
-                pause = backoff.next()
-                if self._clock.monotonic() + pause > give_up_at:
-                    raise
-            await self._clock.sleep(jitter(pause, self._random))
 
 
 def _parts(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:

@@ -66,7 +66,6 @@ def _read_priority(fields: JobFields) -> int:
 
 
 def read_policy(fields: JobFields) -> RunPolicy:
-    retry = RetryPolicy()
     changes: dict[str, Any] = {}
     if fields.retry is not UNSET:
         given = fields.retry
@@ -79,8 +78,9 @@ def read_policy(fields: JobFields) -> RunPolicy:
         changes["retry_on"], changes["never_on"] = given.retry_on, given.never_on
     if fields.max_retries is not UNSET:
         changes["max_retries"] = fields.max_retries
-    retry = msgspec.structs.replace(retry, **changes)
-    retry.check_meant()
+    retry = RetryPolicy(**changes)
+    if changes:
+        retry.check_meant()
     return RunPolicy(
         retry=retry,
         timeout=_read_timeout(fields),

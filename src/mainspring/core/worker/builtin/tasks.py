@@ -24,6 +24,9 @@ from mainspring.core.worker.secrets import NO_SECRETS, Keyring
 class BuiltinTasks:
     """The built-in tasks. A worker uses their handlers; processes that accept jobs use ``check`` for payloads."""
 
+    #: The names of all built-in tasks, also of those that are off.
+    ALL = frozenset({http.TASK, shell.TASK, container.TASK})
+
     def __init__(
         self,
         *,
@@ -49,6 +52,7 @@ class BuiltinTasks:
 
     @property
     def names(self) -> list[str]:
+        """The names of those that are on."""
         on = ((http.TASK, self._http), (shell.TASK, self._shell.on), (container.TASK, self._containers.on))
         return [name for name, is_on in on if is_on]
 
