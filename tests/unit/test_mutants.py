@@ -10,7 +10,7 @@ from coverage import CoverageData
 
 from mainspring.core.model.base.instant import DAY
 from mainspring.stores.postgres.database import load_statements
-from tools.mutants import catalog, in_memory, places, python_mutator, record, sql_mutator
+from tools.mutants import catalog, in_memory, paths, python_mutator, record, sql_mutator
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Test as RecordedTest
 from tools.mutants.results import Result, find_outdated, read_explained, summarize
@@ -267,7 +267,7 @@ def test_interprets_how_pytest_ended(code: int, known: dict[str, object], outcom
 
 def test_an_order_that_an_index_serves_and_the_limit_of_a_scalar_subquery_change_no_program() -> None:
     file = "src/mainspring/stores/sqlite/procedures/40_schedule.sql"
-    text = (places.ROOT / file).read_text()
+    text = (paths.ROOT / file).read_text()
     mutants = [mutant for mutant in sql_mutator.list_mutants(file, text) if ":stage:" in mutant.id]
 
     def find(operator: str, removed: str) -> Mutant:
@@ -381,11 +381,11 @@ def test_every_folder_pattern_and_left_out_name_finds_files() -> None:
     for folder in places.PYTHON_FOLDERS:
         assert any(file.startswith(f"{places.PACKAGE}/{folder}/") for file in files), folder
     for pattern in places.SQL_PATTERNS:
-        assert list((places.ROOT / places.STORES).glob(pattern)), pattern
+        assert list((paths.ROOT / places.STORES).glob(pattern)), pattern
     for name in (*places.LEFT_OUT, *places.PYTHON_FILES):
-        assert (places.ROOT / places.PACKAGE / name).exists(), name
+        assert (paths.ROOT / places.PACKAGE / name).exists(), name
     for name in (name for part in places.TESTS.values() for name in part):
-        assert (places.ROOT / name).exists(), name
+        assert (paths.ROOT / name).exists(), name
     for name in catalog.CRITICAL:
         assert any(catalog.is_critical(file) for file in files if name in file), name
 
