@@ -377,7 +377,7 @@ def test_an_explanation_is_outdated_if_its_function_has_changed() -> None:
 
 
 def test_every_folder_pattern_and_left_out_name_finds_files() -> None:
-    files = list(places.list_files())
+    files = list(paths.list_files())
     for folder in places.PYTHON_FOLDERS:
         assert any(file.startswith(f"{places.PACKAGE}/{folder}/") for file in files), folder
     for pattern in places.SQL_PATTERNS:
@@ -391,14 +391,14 @@ def test_every_folder_pattern_and_left_out_name_finds_files() -> None:
 
 
 def test_the_services_of_features_are_mutated_and_their_pages_are_not() -> None:
-    files = set(places.list_files())
+    files = set(paths.list_files())
     assert f"{places.PACKAGE}/features/slo/service.py" in files
     assert f"{places.PACKAGE}/features/calendars/ical.py" in files
     assert not any(part in file for file in files for part in ("/pages", "/commands", "/operations"))
 
 
 def test_every_explained_survivor_is_in_a_file_that_is_mutated() -> None:
-    files = set(places.list_files())
+    files = set(paths.list_files())
     named = {id_.partition(":")[0] for id_ in read_explained(places.DOCUMENT.read_text())}
     assert len(named) > 10
     assert {name for name in named if not {f"{places.PACKAGE}/{name}", f"{places.STORES}/{name}"} & files} == set()
