@@ -378,13 +378,13 @@ def test_an_explanation_is_outdated_if_its_function_has_changed() -> None:
 
 def test_every_folder_pattern_and_left_out_name_finds_files() -> None:
     files = list(paths.list_files())
-    for folder in places.PYTHON_FOLDERS:
-        assert any(file.startswith(f"{places.PACKAGE}/{folder}/") for file in files), folder
-    for pattern in places.SQL_PATTERNS:
-        assert list((paths.ROOT / places.STORES).glob(pattern)), pattern
-    for name in (*places.LEFT_OUT, *places.PYTHON_FILES):
-        assert (paths.ROOT / places.PACKAGE / name).exists(), name
-    for name in (name for part in places.TESTS.values() for name in part):
+    for folder in paths.PYTHON_FOLDERS:
+        assert any(file.startswith(f"{paths.PACKAGE}/{folder}/") for file in files), folder
+    for pattern in paths.SQL_PATTERNS:
+        assert list((paths.ROOT / paths.STORES).glob(pattern)), pattern
+    for name in (*paths.LEFT_OUT, *paths.PYTHON_FILES):
+        assert (paths.ROOT / paths.PACKAGE / name).exists(), name
+    for name in (name for part in paths.TESTS.values() for name in part):
         assert (paths.ROOT / name).exists(), name
     for name in catalog.CRITICAL:
         assert any(catalog.is_critical(file) for file in files if name in file), name
@@ -392,13 +392,13 @@ def test_every_folder_pattern_and_left_out_name_finds_files() -> None:
 
 def test_the_services_of_features_are_mutated_and_their_pages_are_not() -> None:
     files = set(paths.list_files())
-    assert f"{places.PACKAGE}/features/slo/service.py" in files
-    assert f"{places.PACKAGE}/features/calendars/ical.py" in files
+    assert f"{paths.PACKAGE}/features/slo/service.py" in files
+    assert f"{paths.PACKAGE}/features/calendars/ical.py" in files
     assert not any(part in file for file in files for part in ("/pages", "/commands", "/operations"))
 
 
 def test_every_explained_survivor_is_in_a_file_that_is_mutated() -> None:
     files = set(paths.list_files())
-    named = {id_.partition(":")[0] for id_ in read_explained(places.DOCUMENT.read_text())}
+    named = {id_.partition(":")[0] for id_ in read_explained(paths.DOCUMENT.read_text())}
     assert len(named) > 10
-    assert {name for name in named if not {f"{places.PACKAGE}/{name}", f"{places.STORES}/{name}"} & files} == set()
+    assert {name for name in named if not {f"{paths.PACKAGE}/{name}", f"{paths.STORES}/{name}"} & files} == set()
