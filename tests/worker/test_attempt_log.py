@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.base.instant import SECOND, parse_instant
 from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
@@ -40,6 +40,18 @@ async def test_a_failed_attempt_is_logged_with_its_number_the_next_try_and_its_t
     assert (line["task"], line["run"], line["attempt"], line["max_attempts"]) == ("greet", held.id, 2, 4)
     assert (line["took"], line["next_attempt_in"]) == ("12ms", "1.5s")
     assert (line["error"], line["traceback"]) == ("ValueError: no such card", TRACEBACK)
+
+
+@in_virtual_time
+async def test_a_line_of_an_attempt_of_a_second_or_more_has_its_start() -> None:
+    held = a_held_run()
+    held.started_at = parse_instant("2026-11-19T23:41:36.5Z")
+    done = end(held, Outcome.SUCCESS, RunState.SUCCEEDED)
+    with capture_logs() as lines:
+        log = AttemptLog(VirtualClock(), every_attempt=True)
+        log.ended(make_attempt(held, SECOND - 1), done)
+        log.ended(make_attempt(held, 90 * SECOND), done)
+    assert [line.get("started") for line in lines] == [None, "2026-11-19T23:41:36Z"]
 
 
 @in_virtual_time

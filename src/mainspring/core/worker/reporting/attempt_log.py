@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from mainspring.core.model.base.headline import find_headline
-from mainspring.core.model.base.instant import SECOND, Micros, format_duration
+from mainspring.core.model.base.instant import SECOND, Micros, format_duration, isoformat
 from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.ports.clock import Clock
@@ -116,14 +116,19 @@ def _describe(attempt: Attempt) -> dict[str, object]:
     held = attempt.held
     # Lost attempts are not counted against the retries.
     retries = 0 if held.policy.guarantee == "at-most-once" else held.policy.retry.max_retries
-    return {
+    took = attempt.ended_at - attempt.came_at
+    values: dict[str, object] = {
         "task": held.task,
         "queue": held.queue,
         "run": held.id,
         "attempt": held.attempt,
         "max_attempts": 1 + retries + held.lost,
-        "took": _seconds(attempt.ended_at - attempt.came_at),
+        "took": _seconds(took),
     }
+    if took >= SECOND:
+        # A shorter attempt started at the time of its line.
+        values["started"] = isoformat(held.started_at - held.started_at % SECOND)
+    return values
 
 
 def _seconds(duration: Micros) -> str:
