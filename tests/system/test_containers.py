@@ -225,18 +225,21 @@ def _answers(*words: str) -> bool:
     return subprocess.run(words, capture_output=True, timeout=120, check=False).returncode == 0
 
 
-async def test_a_real_container_cannot_write_files_or_reach_the_network() -> None:
+async def test_a_real_container_gets_its_variables_and_can_neither_write_files_nor_reach_the_network() -> None:
     engine = await asyncio.to_thread(_find_engine_with_image)
     if not engine:
         pytest.skip(f"no podman or docker with the image {REAL_IMAGE} runs here")
+    # These would choose another engine if they reached the client, and the value would not survive a shell.
+    env = {"DOCKER_HOST": "unix:///nowhere", "CONTAINER_HOST": "unix:///nowhere", "TEXT": "\t'a' \"b\" # $HOME `id`"}
     async with a_worker(engine, (REAL_IMAGE,)) as bench:
-        script = "touch /x 2>&1; ls /sys/class/net; cat"
-        (run,) = await bench.submit(a_container_run(image=REAL_IMAGE, command=["sh", "-c", script], stdin="hello"))
+        script = 'touch /x 2>&1; ls /sys/class/net; echo "$DOCKER_HOST $CONTAINER_HOST $TEXT"; cat'
+        command = ["sh", "-c", script]
+        (run,) = await bench.submit(a_container_run(image=REAL_IMAGE, command=command, env=env, stdin="hello"))
         view = await bench.until(run)
         left = await asyncio.to_thread(_answers, engine, "container", "inspect", f"mainspring-{run}")
     assert view.state is RunState.SUCCEEDED, view.error
     shown = msgspec.json.decode(view.result or b"")["stdout"]
     assert "Read-only" in shown
     assert "eth0" not in shown
-    assert shown.endswith("hello")
+    assert shown.endswith(" ".join(env.values()) + "\nhello")
     assert not left
