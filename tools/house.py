@@ -1,13 +1,16 @@
 """``python -m tools.house [CHECKOUT]``: measures how the source tree is built, one row per property.
 
 It reads files and imports nothing of Mainspring, so it can measure an older checkout for comparison:
-``git worktree add /tmp/before COMMIT && python -m tools.house /tmp/before``.
+``git worktree add /tmp/before COMMIT && python -m tools.house /tmp/before``. Only the functions of a submit are
+counted in a program of that checkout (``tools/request_path.py``).
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LARGEST_FOLDER = 20
 LONGEST_FILE = 400
 MOST_METHODS = 20
+MOST_PARAMETERS = 8
 
 
 def main(arguments: list[str]) -> int:
@@ -42,6 +46,8 @@ def measure(package: Path, trees: dict[Path, ast.Module]) -> Iterator[tuple[str,
     classes = list(_list_classes(trees))
     large = {name: count for name, count, _ in classes if count > MOST_METHODS}
     yield f"classes over {MOST_METHODS} methods", len(large), ", ".join(sorted(large))
+    wide = {f"{name} {count}": count for name, count in _list_constructors(trees) if count > MOST_PARAMETERS}
+    yield f"constructors over {MOST_PARAMETERS} parameters", len(wide), ", ".join(sorted(wide))
     postgres = {name: parents for name, _, parents in _list_classes(_below(stores / "postgres", trees))}
     yield "classes that PostgresStore inherits from", len(_ancestors("PostgresStore", postgres)), ""
     port_files = _below(package / "core/store.py", trees) | _below(package / "core/ports", trees)
@@ -54,6 +60,8 @@ def measure(package: Path, trees: dict[Path, ast.Module]) -> Iterator[tuple[str,
     yield "states written as numbers in SQL", numbered, ""
     migrations = [path for path in package.rglob("*.sql") if path.parent.name == "migrations"]
     yield "migrations, all stores", len(migrations), ""
+    functions, files = count_functions_of_submit(package.parent)
+    yield "functions of POST /v1/jobs before the store", functions, f"in {files} files"
 
 
 def _below(place: Path, trees: dict[Path, ast.Module]) -> dict[Path, ast.Module]:
@@ -71,6 +79,23 @@ def _list_classes(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, int, lis
             if isinstance(node, ast.ClassDef):
                 methods = sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in node.body)
                 yield node.name, methods, [base.id for base in node.bases if isinstance(base, ast.Name)]
+
+
+def _list_constructors(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, int]]:
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                for item in node.body:
+                    if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                        yield node.name, len([*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs]) - 1
+
+
+def count_functions_of_submit(sources: Path) -> tuple[int, int]:
+    command = [sys.executable, str(ROOT / "tools/request_path.py")]
+    environment = {**os.environ, "PYTHONPATH": str(sources)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    functions, _, _, files, _ = done.stdout.decode().splitlines()[-1].split()
+    return int(functions), int(files)
 
 
 def _ancestors(name: str, bases: dict[str, list[str]]) -> set[str]:

@@ -16,7 +16,6 @@ from mainspring.core.model.base.errors import Invalid, MainspringError
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.http.asgi_types import ASGIApp, Receive, Scope, Send
-from mainspring.http.calls import check_permission
 from mainspring.http.context import Api
 from mainspring.http.docs.openapi import build_document
 from mainspring.http.docs.page import render
@@ -156,7 +155,7 @@ def _make_handler(api: Api, operation: Operation) -> RequestHandler:
         principal = api.anonymous
         if operation.permission is not None:
             principal = await _authenticate(api, request)
-            check_permission(operation, principal)
+            operation.check_permission(principal)
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length[:20]) > operation.largest_body:
             raise refuse_large_body(operation)

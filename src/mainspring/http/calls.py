@@ -7,12 +7,7 @@ from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Operation
-from mainspring.http.problems import RequestError, restore_names
-
-
-def check_permission(operation: Operation, principal: Principal) -> None:
-    if operation.permission is not None and not principal.may(operation.permission):
-        raise RequestError(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
+from mainspring.http.problems import restore_names
 
 
 async def wait_forever() -> None:
@@ -32,7 +27,7 @@ async def call_operation(
     left: Callable[[], Awaitable[None]] = wait_forever,
 ) -> Answer:
     """Call an operation with the permission check, decoding and error texts of a request over HTTP."""
-    check_permission(operation, principal)
+    operation.check_permission(principal)
     written: dict[str, str] = {}
     call = Call(
         operation.permission,

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.field_names import suggest
-from mainspring.http.problems import RequestFieldError, decode, explain_decoding_error
+from mainspring.http.problems import RequestError, RequestFieldError, decode, explain_decoding_error
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
@@ -112,6 +112,10 @@ class Operation:
         self.description = "".join(rest)
         self._decoder = None if body is Empty else msgspec.json.Decoder(body)
         self._fields = {field.encode_name: field for field in msgspec.structs.fields(query)}
+
+    def check_permission(self, principal: Principal) -> None:
+        if self.permission is not None and not principal.may(self.permission):
+            raise RequestError(403, "Forbidden", f"{principal.role.value}s may not {self.permission.value}")
 
     def read_body(self, data: bytes, written: dict[str, str]) -> Any:
         """Decode a body. ``written`` receives the fields that the body has under other names."""

@@ -81,16 +81,12 @@ def read_policy(fields: JobFields) -> RunPolicy:
     retry = RetryPolicy(**changes)
     if changes:
         retry.check_meant()
-    return RunPolicy(
-        retry=retry,
-        timeout=_read_timeout(fields),
-        requires=read_requires(
-            fields.datacenters,
-            () if fields.requires is UNSET else label_words("requires", fields.requires),
-            one_off=not is_recurring(fields),
-        ),
-        **read_policy_fields(fields),
-    )
+    requires = () if fields.requires is UNSET else label_words("requires", fields.requires)
+    if fields.datacenters is not UNSET:
+        requires = read_requires(fields.datacenters, requires, one_off=not is_recurring(fields))
+    policy = RunPolicy(retry=retry, timeout=_read_timeout(fields), requires=requires, **read_policy_fields(fields))
+    # A policy is checked once for each object.
+    return DEFAULT_POLICY if policy == DEFAULT_POLICY else policy
 
 
 def _read_timeout(fields: JobFields) -> Micros:
@@ -172,7 +168,7 @@ def build_spec(fields: JobFields) -> JobSpec:
 
 def explain_past_time(run: NewRun, now: Instant) -> Invalid | None:
     """Return an error if the run's time is in the past. ``now``: the store's time, or an estimate of it."""
-    return explain_past(run.at, now, "scheduleTime")
+    return None if run.at is None else explain_past(run.at, now, "scheduleTime")
 
 
 def check_key(key: str | None, header: str | None) -> str | None:
@@ -233,7 +229,7 @@ def build_run(fields: JobFields, run_id: RunId, tenant: str, author: str) -> New
         deadline=deadline,
         about=About(name=name, owner=owner, tags=tags) if name or owner or tags else None,
         author=author,
-        unique=read_unique(fields.unique) if isinstance(fields, JobIn) else None,
+        unique=read_unique(fields.unique) if isinstance(fields, JobIn) and fields.unique is not UNSET else None,
         placement=read_placement(fields),
     )
     return with_keys(run)

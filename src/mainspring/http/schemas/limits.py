@@ -82,9 +82,7 @@ def render_breaker(breaker: Breaker | None) -> BreakerIn | None:
     )
 
 
-def read_unique(given: UniqueIn | UnsetType) -> Unique | None:
-    if given is UNSET:
-        return None
+def read_unique(given: UniqueIn) -> Unique:
     period = None if given.period is None else parse_span(given.period, "unique.period")
     return Unique(key=given.key, period=period, otherwise=given.otherwise)
 
