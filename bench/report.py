@@ -133,7 +133,11 @@ def table(figures: Figures) -> Table:
         if isinstance(value, int | float):
             least, goal = limits(row, sqlite=sqlite)
             made.add_row(
-                row.label, f"{number(value)} {row.unit}", _limit(least), _limit(goal), verdict(row, value, least, goal)
+                row.label,
+                f"{number(value)} {row.unit}",
+                _limit(least),
+                _limit(goal),
+                compare_with_limits(row, value, least, goal),
             )
     memory = figures.get("memory_mb")
     if isinstance(memory, Mapping):
@@ -169,7 +173,7 @@ def limits(row: Row, *, sqlite: bool) -> tuple[float | None, float | None]:
     return (None, None) if sqlite and row.postgres_only else (row.least, row.goal)
 
 
-def verdict(row: Row, value: float, least: float | None, goal: float | None) -> str:
+def compare_with_limits(row: Row, value: float, least: float | None, goal: float | None) -> str:
     as_good: Callable[[float, float], bool] = operator.ge if row.better == "more" else operator.le
     if least is None:
         return ""

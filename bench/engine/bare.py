@@ -1,4 +1,4 @@
-"""The three steps of a job's life with nothing around them: submit a batch, claim a batch, settle it."""
+"""The three steps of a job's life with nothing around them: submit a batch, claim a batch, complete it."""
 
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar

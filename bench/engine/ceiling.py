@@ -42,7 +42,7 @@ async def pipeline(
     seconds: float,
 ) -> int:
     """Three loops that hand on to each other, over a backlog that stays what it is; completed jobs a second."""
-    submitted = settled = 0
+    submitted = completed = 0
     claimed: asyncio.Queue[list[Held]] = asyncio.Queue(4)
     while submitted < _BACKLOG:
         submitted += await submit()
@@ -50,7 +50,7 @@ async def pipeline(
     async def submitting() -> None:
         nonlocal submitted
         while True:
-            if submitted - settled > _BACKLOG + 2 * SUBMIT:
+            if submitted - completed > _BACKLOG + 2 * SUBMIT:
                 await asyncio.sleep(0.001)
             else:
                 submitted += await submit()
@@ -63,22 +63,22 @@ async def pipeline(
                 await asyncio.sleep(0.001)
 
     async def settling() -> None:
-        nonlocal settled
+        nonlocal completed
         while True:
             batch = await claimed.get()
             await complete(batch)
-            settled += len(batch)
+            completed += len(batch)
 
     loops = [asyncio.create_task(loop()) for loop in (submitting, claiming, settling)]
     try:
         # The first tenth warms up: plans, caches, the tail of the backlog.
         await asyncio.wait(loops, timeout=seconds / 10)
-        before, started = settled, time.perf_counter()
+        before, started = completed, time.perf_counter()
         await asyncio.wait(loops, timeout=seconds * 0.9, return_when=asyncio.FIRST_EXCEPTION)
         # In a short window a slow machine may have nothing to show.
-        while settled == before and not any(loop.done() for loop in loops):
+        while completed == before and not any(loop.done() for loop in loops):
             await asyncio.wait(loops, timeout=0.1, return_when=asyncio.FIRST_EXCEPTION)
-        rate = (settled - before) / (time.perf_counter() - started)
+        rate = (completed - before) / (time.perf_counter() - started)
     finally:
         for loop in loops:
             loop.cancel()

@@ -67,16 +67,16 @@ async def main() -> None:
             cycle = Cycle(store, await store.open_session(a_worker(ttl=HOUR)))
             await cycle.churn(20_000)
             before = await cycle.timed()
-            told("before it", before)
+            print_times("before it", before)
             other = await asyncpg.connect(dsn)
             await other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM mainspring.run")
             began = time.monotonic()
             for part in range(1, 5):
                 await cycle.churn(runs // 4, minutes * 60 / 4)
-                told(f"after {runs // 4 * part:,} runs, {time.monotonic() - began:.0f} s", await cycle.timed())
+                print_times(f"after {runs // 4 * part:,} runs, {time.monotonic() - began:.0f} s", await cycle.timed())
             await other.close()
             await store.tidy()
-            told("when it has ended", await cycle.timed())
+            print_times("when it has ended", await cycle.timed())
         finally:
             upkeep.cancel()
             await asyncio.gather(upkeep, return_exceptions=True)
@@ -90,7 +90,7 @@ async def tidy(store: PostgresStore) -> None:
         await store.tidy()
 
 
-def told(when: str, took: list[float]) -> None:
+def print_times(when: str, took: list[float]) -> None:
     p99 = quantiles(took, n=100)[-1]
     print(f"{when:28} claim p50 {median(took):6.2f}, p99 {p99:6.2f}, worst {max(took):7.2f} ms", flush=True)
 

@@ -172,7 +172,7 @@ async def remote(server: LocalPostgres, workers: int, seconds: float) -> dict[st
             await came.get()
         registered = time.monotonic() - began
         await asyncio.sleep(_WAIT_SECONDS / 4)
-        tell(await the_servers(server, [pid for _, pid in apis], seconds))
+        print_figures(await the_servers(server, [pid for _, pid in apis], seconds))
         boss = Peer(*await asyncio.open_connection("127.0.0.1", apis[0][0]))
         submitted = time.monotonic()
         for first in range(0, workers, 500):
@@ -193,7 +193,7 @@ async def direct(server: LocalPostgres, workers: int, seconds: float) -> dict[st
     try:
         tasks = [asyncio.create_task(a_direct_worker(store, number)) for number in range(workers)]
         await asyncio.sleep(5)
-        tell(await the_servers(server, [], seconds))
+        print_figures(await the_servers(server, [], seconds))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -202,7 +202,7 @@ async def direct(server: LocalPostgres, workers: int, seconds: float) -> dict[st
     return {}
 
 
-def tell(found: dict[str, float]) -> None:
+def print_figures(found: dict[str, float]) -> None:
     for name, value in found.items():
         print(f"{name:40} {value:10.2f}", flush=True)
 
@@ -217,7 +217,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, given.workers + 1_000), hard))
     with throwaway_postgres() as server:
         measure = direct if given.direct else remote
-        tell(asyncio.run(measure(server, given.workers, given.seconds)))
+        print_figures(asyncio.run(measure(server, given.workers, given.seconds)))
 
 
 if __name__ == "__main__":

@@ -57,10 +57,10 @@ def main() -> None:
                 addresses = msgspec.json.encode([server.dsn for server in servers[1:]]).decode()
                 three.append(asyncio.run(cost(servers[1:], addresses, jobs, load)))
             more = median(map(sum, three)) / median(map(sum, one)) - 1
-            print(f"{load:8} {told(one):>18} {told(three):>18} {more:+8.1%}", flush=True)
+            print(f"{load:8} {describe_costs(one):>18} {describe_costs(three):>18} {more:+8.1%}", flush=True)
 
 
-def told(costs: Sequence[Cost]) -> str:
+def describe_costs(costs: Sequence[Cost]) -> str:
     client, servers = (median(column) for column in zip(*costs, strict=True))
     return f"{client:.0f} + {servers:.0f} = {median(map(sum, costs)):.0f}"
 

@@ -16,7 +16,7 @@ _TIMES = 20_000
 
 
 class Holder:
-    """As ``Jobs`` and ``Settler`` have it."""
+    """As ``Jobs`` and ``Completer`` have it."""
 
     def __init__(self) -> None:
         self._tracing = None

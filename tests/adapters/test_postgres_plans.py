@@ -246,7 +246,7 @@ async def test_hot_statements_use_their_indexes_with_any_statistics(
         needed = [index]
         if name in ("claim_hinted", "hints_of"):
             unwanted.append("run_ready")
-        if name.startswith("settle"):
+        if name.startswith("complete"):
             unwanted.append("run_held")
             needed.append("Index Cond: (id = ANY")
         if any(part in plan for part in unwanted) or not all(part in plan for part in needed):

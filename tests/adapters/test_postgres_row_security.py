@@ -18,10 +18,10 @@ from mainspring.stores.postgres.records.catalog import CatalogMixin
 from mainspring.stores.postgres.row_security import GUARDED, SHARED
 from mainspring.stores.postgres.tenant_scope import PostgresTenantScope
 from mainspring.stores.statements import Statement
-from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_run
 from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user
 from tests.support.store_harness import PostgresHarness
+from tests.support.tenant_objects import TenantObjects, two_tenants
 
 pytestmark = pytest.mark.postgres
 
@@ -133,13 +133,13 @@ async def test_with_a_tenant_scope_the_role_sees_the_rows_of_that_tenant(
 ) -> None:
     tenants = await two_tenants(harness)
     await keep_some(owner)
-    for belongings in tenants:
-        number = await read_number(owner, belongings.tenant)
-        await set_tenant(reader, number, belongings.tenant)
+    for objects in tenants:
+        number = await read_number(owner, objects.tenant)
+        await set_tenant(reader, number, objects.tenant)
         for table in GUARDED:
             seen = await reader.fetch(f"SELECT tenant, count(*) FROM {table} GROUP BY tenant")
             known = await owner.fetch(f"SELECT tenant, count(*) FROM {table} GROUP BY tenant")
-            mine = [row for row in known if row["tenant"] in (number, belongings.tenant)]
+            mine = [row for row in known if row["tenant"] in (number, objects.tenant)]
             assert seen == mine, table
             assert len(mine) == 1, table
 
@@ -205,16 +205,16 @@ async def test_a_tenant_scope_never_leaks_to_another_caller(harness: PostgresHar
         rows = await connection.fetch("SELECT tenant, pg_sleep(0.002) FROM mainspring.run")
         return {row["tenant"] for row in rows}
 
-    async def ask(belongings: Belongings, turns: int | None) -> None:
+    async def ask(objects: TenantObjects, turns: int | None) -> None:
         """``turns``: of the event loop, after which the caller is cancelled."""
         nonlocal answered
-        asking = asyncio.create_task(_scope_to_tenant(harness.store, belongings.tenant)._db.run(look))
+        asking = asyncio.create_task(_scope_to_tenant(harness.store, objects.tenant)._db.run(look))
         for _ in range(turns or 0):
             await asyncio.sleep(0)
         if turns is not None:
             asking.cancel()
         try:
-            assert await asking == {numbers[belongings.tenant]}
+            assert await asking == {numbers[objects.tenant]}
             answered += 1
         except asyncio.CancelledError:
             assert turns is not None

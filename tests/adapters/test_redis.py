@@ -48,11 +48,11 @@ async def outside(address: str) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def board(address: str) -> AsyncIterator[RedisStatusCache]:
-    board = RedisStatusCache(parse_redis(address, "address"))
-    await board.open(uuid4().hex)
-    yield board
-    await board.close()
+async def status_cache(address: str) -> AsyncIterator[RedisStatusCache]:
+    status_cache = RedisStatusCache(parse_redis(address, "address"))
+    await status_cache.open(uuid4().hex)
+    yield status_cache
+    await status_cache.close()
 
 
 async def read_status(outside: Client, key: str) -> dict[str, object]:
@@ -62,11 +62,11 @@ async def read_status(outside: Client, key: str) -> dict[str, object]:
     return found
 
 
-async def test_the_status_cache_mirrors_the_states_of_runs(board: RedisStatusCache, outside: Client) -> None:
+async def test_the_status_cache_mirrors_the_states_of_runs(status_cache: RedisStatusCache, outside: Client) -> None:
     clock = SystemClock()
     store = MemoryStore(clock, 4)
     owned: dict[int, int] = {}
-    writer = StatusWriter(store, board, LocalWakeups(), clock, lambda: owned)
+    writer = StatusWriter(store, status_cache, LocalWakeups(), clock, lambda: owned)
     await writer.tick()
     assert store._tables.readers == {}
     owned[0] = 1
@@ -95,7 +95,7 @@ async def test_events_are_kept_while_the_status_cache_is_away() -> None:
 
 
 async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_once(
-    board: RedisStatusCache, outside: Client
+    status_cache: RedisStatusCache, outside: Client
 ) -> None:
     clock = SystemClock()
     store = MemoryStore(clock, 4)
@@ -119,8 +119,8 @@ async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_on
     run = a_run()
     await store.submit([run])
     await worker.start()
-    shower = WorkerStatusWriter(worker, board, LocalWakeups(), clock)
-    listener = FlagListener(worker, board, LocalWakeups(), clock)
+    shower = WorkerStatusWriter(worker, status_cache, LocalWakeups(), clock)
+    listener = FlagListener(worker, status_cache, LocalWakeups(), clock)
     try:
         async with shower, listener:
             await began.wait()
@@ -130,7 +130,7 @@ async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_on
             # The listener has subscribed, and has looked once for older flags.
             await looked.wait()
             assert await store.cancel([run.id]) == {run.id: RunState.CANCELLING}
-            await board.flag([run.id])
+            await status_cache.flag([run.id])
             assert await outside.get(f"cancel:{run.id}") == b"true"
             assert 0 < await outside.ttl(f"cancel:{run.id}") <= 300
 

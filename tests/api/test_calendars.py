@@ -121,8 +121,8 @@ async def test_a_job_shows_its_slo_and_whether_it_is_missed(service: Service, cl
     assert shown["sloState"] == {"missed": []}
     [due] = await service.store.slos_due(10)
     state = msgspec.structs.replace(due.state, quiet_since=due.state.judged)
-    settled = SloResult(job=due.job.id, rev=due.rev, state=state, next_check=due.state.judged + HOUR)
-    await service.store.save_slos([settled])
+    result = SloResult(job=due.job.id, rev=due.rev, state=state, next_check=due.state.judged + HOUR)
+    await service.store.save_slos([result])
     shown = (await client.get(f"/v1/jobs/{job['jobId']}")).json()
     assert shown["sloState"] == {"missed": ["success"], "missedSince": isoformat(state.judged)}
     missed = (await client.get("/v1/stats/slos")).json()["items"]

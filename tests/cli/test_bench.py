@@ -16,7 +16,7 @@ from bench.api.load import Connection
 from bench.api.submit import compare
 from bench.engine.full_cycle import LostOrDoubled
 from bench.figures import median_of_rounds, number, percentile, spread
-from bench.report import ROWS, limits, verdict
+from bench.report import ROWS, compare_with_limits, limits
 from bench.sites import local_broker
 from bench.sizes import PAYLOAD, QUICK, Sizes, scaled
 from bench.stamps import Stamps
@@ -299,11 +299,11 @@ def test_sqlite_has_its_own_limits() -> None:
     assert limits(full, sqlite=False) == (12_000, 20_000)
     assert limits(full, sqlite=True) == (10_000, 25_000)
     assert limits(idle, sqlite=True) == (None, None)
-    assert "misses" in verdict(full, 11_000, 12_000, 20_000)
-    assert "holds" in verdict(full, 13_000, 12_000, 20_000)
-    assert "goal" in verdict(full, 21_000, 12_000, 20_000)
-    assert "goal" in verdict(idle, 4.0, 10, 5)
-    assert verdict(idle, 4.0, None, None) == ""
+    assert "misses" in compare_with_limits(full, 11_000, 12_000, 20_000)
+    assert "holds" in compare_with_limits(full, 13_000, 12_000, 20_000)
+    assert "goal" in compare_with_limits(full, 21_000, 12_000, 20_000)
+    assert "goal" in compare_with_limits(idle, 4.0, 10, 5)
+    assert compare_with_limits(idle, 4.0, None, None) == ""
 
 
 def test_stamps_of_every_process_are_read_since_the_last_clear(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ async def fill(store: Any) -> None:
     """Cause many problems in a store."""
     await store.put_jobs([a_job(a_spec(schedule=every(10 * SECOND)))])
     await store.submit([a_run(delay=SECOND), a_run(queue="lonely"), a_run(task="renamed"), a_run()])
-    # Where tenants take turns, runs with the same labels have several lanes.
+    # Where tenants take turns, runs with the same labels have several claim groups.
     for policy, runs in ((QueuePolicy(fair=True), 2), (NO_POLICY, 1)):
         await store.put_queue_policy("default", policy, Author("me"))
         await store.submit([a_run(policy=a_policy(requires=("datacenter=mars", "gpu=a100"))) for _ in range(runs)])

@@ -252,12 +252,12 @@ class Walk:
             return answers
 
         await self.both("verdicts", act)
-        return f"settle {ends}"
+        return f"complete {ends}"
 
     async def settle_again(self) -> str:
         """Repeat a completion, as a worker does whose answer was lost."""
         if not self.sides[0].held:
-            return "settle nothing twice"
+            return "complete nothing twice"
         run, end = self.random.choice(list(self.sides[0].held)), self.random.randrange(8)
 
         async def act(side: Side) -> list[CompletionAnswer]:
@@ -265,7 +265,7 @@ class Walk:
             return await side.harness.complete(completion) + await side.harness.complete(completion)
 
         assert (await self.both("verdicts", act)) == [CompletionAnswer.ACCEPTED, CompletionAnswer.DUPLICATE]
-        return f"settle {run} by {end} twice"
+        return f"complete {run} by {end} twice"
 
     async def cancel(self) -> str:
         chosen = [run for run in self.runs if self.random.random() < 0.1]

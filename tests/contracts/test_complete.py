@@ -222,11 +222,11 @@ async def test_another_outcome_under_a_completed_fence_is_stale(
 ) -> None:
     """The outcome of a worker that was considered lost, or that released the run, must not count."""
     [held] = await harness.start(a_run())
-    settled = first(held)
-    await harness.complete(settled)
+    completed = first(held)
+    await harness.complete(completed)
     after = await harness.view(held.id)
     for end in EVERY_END:
-        same = end(held).outcome is settled.outcome
+        same = end(held).outcome is completed.outcome
         assert await harness.complete(end(held)) == [CompletionAnswer.DUPLICATE if same else CompletionAnswer.STALE]
     assert await harness.view(held.id) == after
 

@@ -232,12 +232,12 @@ async def test_only_the_inactive_reader_is_removed(harness: Harness) -> None:
     await harness.store.attach_reader("patient")
     await harness.store.attach_reader("long", HOUR)
     await harness.store.attach_reader("dead", SECOND)
-    await harness.store.attach_reader("settled", SECOND)
-    await harness.store.attach_reader("settled")
+    await harness.store.attach_reader("completed", SECOND)
+    await harness.store.attach_reader("completed")
     await harness.submit(a_run())
     await harness.advance(MINUTE)
     await harness.store.tidy()
-    assert [len(await harness.events(name)) for name in ("patient", "long", "dead", "settled")] == [1, 1, 0, 1]
+    assert [len(await harness.events(name)) for name in ("patient", "long", "dead", "completed")] == [1, 1, 0, 1]
 
 
 async def test_an_inactive_reader_does_not_hold_back_pruning(harness: Harness) -> None:

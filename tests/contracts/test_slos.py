@@ -72,8 +72,8 @@ async def test_of_two_concurrent_judgements_one_counts(harness: Harness) -> None
     job = await harness.put(a_job(a_spec(slo=SLO)))
     await harness.store.attach_reader("test")
     [due] = await harness.store.slos_due(10)
-    verdict = judge(due, await harness.now() + HOUR, MISSED)
-    heard = await asyncio.gather(*(harness.store.save_slos([verdict]) for _ in range(4)))
+    result = judge(due, await harness.now() + HOUR, MISSED)
+    heard = await asyncio.gather(*(harness.store.save_slos([result]) for _ in range(4)))
     assert sorted(heard) == [0, 0, 0, 1]
     assert [(kind, *map(str, ids)) for kind, ids in await harness.unread_events("test")] == [(MISSED, str(job.id))]
     await harness.store.detach_reader("test")

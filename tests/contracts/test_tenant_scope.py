@@ -10,19 +10,19 @@ from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Pause, Reads, RunFilter
-from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_job_id, an_id
 from tests.support.store_harness import Harness
+from tests.support.tenant_objects import TenantObjects, two_tenants
 
 pytestmark = pytest.mark.api
 
 
-def _filter(of: Belongings) -> RunFilter:
+def _filter(of: TenantObjects) -> RunFilter:
     return RunFilter(tenant=of.tenant)
 
 
 #: One call for each method that reads data of a tenant.
-QUESTIONS: dict[str, Callable[[Reads, Belongings], Awaitable[Any]]] = {
+QUESTIONS: dict[str, Callable[[Reads, TenantObjects], Awaitable[Any]]] = {
     "runs": lambda reads, of: reads.runs(of.runs, payloads=True),
     "attempts": lambda reads, of: reads.attempts(of.runs[3]),
     "jobs": lambda reads, of: reads.jobs([of.job]),
@@ -93,7 +93,7 @@ async def test_a_tenant_scope_returns_the_data_of_its_tenant(harness: Harness) -
 
 async def test_a_tenant_scope_answers_for_another_tenant_as_for_unknown_data(harness: Harness) -> None:
     mine, theirs = await two_tenants(harness)
-    nothing = Belongings("nobody", tuple(an_id() for _ in range(6)), a_job_id(), mine.now)
+    nothing = TenantObjects("nobody", tuple(an_id() for _ in range(6)), a_job_id(), mine.now)
     seen = harness.store.seen_by(mine.tenant)
     for name, ask in QUESTIONS.items():
         assert await ask(seen, theirs) == await ask(harness.store, nothing), name

@@ -81,8 +81,8 @@ def sort_names(number: Any) -> list[str]:
 
 
 def limiter_number(name: str) -> int:
-    [gate] = build_limiters("default", "greet", (a_limit(name, 5),), None)
-    return gate.number
+    [limiter] = build_limiters("default", "greet", (a_limit(name, 5),), None)
+    return limiter.number
 
 
 def key_number(name: str) -> int:

@@ -4,7 +4,7 @@ from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.worker.handler import SETTLED
+from mainspring.core.worker.handler import COMPLETED_BY_HANDLER
 from mainspring.core.worker.settings import WorkerSettings
 from tests.support.builders import a_run
 from tests.support.virtual import in_virtual_time
@@ -19,7 +19,7 @@ async def test_a_run_that_its_handler_completed_is_not_completed_again() -> None
         nonlocal calls
         calls += 1
         await bench.memory.complete([complete_success(held, b"7")])
-        return SETTLED
+        return COMPLETED_BY_HANDLER
 
     async with running_worker(Tasks(greet=greet), WorkerSettings(queues={"default": 1})) as bench:
         began = bench.clock.monotonic()

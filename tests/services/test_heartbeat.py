@@ -93,7 +93,7 @@ class IdleWorker:
 async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_worker() -> None:
     clock = VirtualClock()
     claimed: dict[int, list[HeldRun]] = {}
-    lane = SlotGroup("default", 10)
+    group = SlotGroup("default", 10)
 
     def claim(number: int) -> Callable[[Holding], None]:
         def step(holding: Holding) -> None:
@@ -103,7 +103,7 @@ async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_work
 
     def hold(number: int) -> Callable[[Holding], None]:
         return lambda holding: holding.held.update(
-            {run.id: Attempt(run, holding, lane, 0, 0) for run in claimed[number]}
+            {run.id: Attempt(run, holding, group, 0, 0) for run in claimed[number]}
         )
 
     def release(number: int) -> Callable[[Holding], None]:

@@ -41,7 +41,7 @@ def test_a_missing_event_of_the_second_debounce_is_a_violation() -> None:
     history = play_a_batch_that_delays_a_queued_run_and_makes_it_due()
     history.truth.events = [batch for batch in history.truth.events if batch.kind != "run.queued"]
     found = violations(history)
-    assert any("run.queued happened 1 times and was told 0 times" in sentence for sentence in found), found
+    assert any("run.queued happened 1 times and was published 0 times" in sentence for sentence in found), found
 
 
 def test_a_second_event_of_the_second_debounce_is_a_violation() -> None:
@@ -49,7 +49,7 @@ def test_a_second_event_of_the_second_debounce_is_a_violation() -> None:
     [queued] = [batch for batch in history.truth.events if batch.kind == "run.queued"]
     history.truth.events.append(queued)
     found = violations(history)
-    assert any("run.queued happened 1 times and was told 2 times" in sentence for sentence in found), found
+    assert any("run.queued happened 1 times and was published 2 times" in sentence for sentence in found), found
 
 
 def play_debounces_of_one_ordering_key(

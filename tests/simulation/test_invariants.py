@@ -243,7 +243,7 @@ def a_run_runs_twice_at_once(history: History) -> None:
     next(call for call in history.calls if call.run == retried).ended_order = 1 << 40
 
 
-@breaks("was told 0 times")
+@breaks("was published 0 times")
 def an_event_is_missing(history: History) -> None:
     history.truth.events.remove(next(batch for batch in history.truth.events if batch.kind == "run.retried"))
 

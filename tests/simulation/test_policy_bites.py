@@ -104,9 +104,9 @@ class WithoutReplanning(RecordedStore):
 class WithoutRevisionCheck(RecordedStore):
     """Several concurrent evaluations of an objective are all accepted."""
 
-    async def save_slos(self, settled: Sequence[SloResult]) -> int:
+    async def save_slos(self, results: Sequence[SloResult]) -> int:
         rows = self.tables.slos
-        known = [one for one in settled if one.job in rows]
+        known = [one for one in results if one.job in rows]
         return await super().save_slos([msgspec.structs.replace(one, rev=rows[one.job].rev) for one in known])
 
 

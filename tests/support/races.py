@@ -121,8 +121,8 @@ class Races:
         """
         if at not in self._pausing:
             self._pausing[at] = await self.a_store(races__pause=at)
-        gate = await self.a_connection()
-        await gate.execute("SELECT pg_advisory_lock($1)", _PAUSE_KEY)
+        pauser = await self.a_connection()
+        await pauser.execute("SELECT pg_advisory_lock($1)", _PAUSE_KEY)
         task = asyncio.create_task(call(self._pausing[at]))
 
         async def is_paused() -> bool:
@@ -138,7 +138,7 @@ class Races:
             if task.cancelling():
                 await eventually(is_rolled_back)
         finally:
-            await gate.execute("SELECT pg_advisory_unlock($1)", _PAUSE_KEY)
+            await pauser.execute("SELECT pg_advisory_unlock($1)", _PAUSE_KEY)
             await asyncio.wait([task])
         if not task.cancelled():
             task.result()

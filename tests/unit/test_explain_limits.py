@@ -16,8 +16,8 @@ NOW = 1_000 * SECOND
 
 
 def a_blocked_view(policy: RunPolicy) -> RunView:
-    [gate] = build_limiters("default", "call", policy.limits, policy.breaker)
-    return a_run_view(RunState.BLOCKED, task="call", policy=policy, limiter=gate.number)
+    [limiter] = build_limiters("default", "call", policy.limits, policy.breaker)
+    return a_run_view(RunState.BLOCKED, task="call", policy=policy, limiter=limiter.number)
 
 
 def test_a_concurrency_limit_names_some_of_the_runs_that_hold_it() -> None:

@@ -43,8 +43,8 @@ def test_the_memory_store_implements_every_store_port(store: MemoryStore) -> Non
 async def test_the_sweeper_unblocks_a_run_whose_key_lock_has_no_holder(store: MemoryStore) -> None:
     first, second, third = some_runs(3, key="a")
     await store.submit([first, second, third])
-    [gate] = store._tables.key_locks.values()
-    gate.holder = None
+    [key_lock] = store._tables.key_locks.values()
+    key_lock.holder = None
     await store.cancel([first.id])
     assert await store.sweep(10) == 1
     views = await store.runs([second.id, third.id])
@@ -55,16 +55,16 @@ async def test_the_sweeper_unblocks_a_run_whose_key_lock_has_no_holder(store: Me
 async def test_the_sweeper_unblocks_a_run_whose_key_lock_holder_is_gone(store: MemoryStore) -> None:
     first, second = some_runs(2, key="a")
     await store.submit([first, second])
-    [gate] = store._tables.key_locks.values()
-    gate.holder = a_run().id
+    [key_lock] = store._tables.key_locks.values()
+    key_lock.holder = a_run().id
     assert await store.sweep(10) == 1
 
 
 async def test_the_sweeper_stops_at_its_limit(store: MemoryStore) -> None:
     for key in ("a", "b", "c"):
         await store.submit(some_runs(2, key=key))
-    for gate in store._tables.key_locks.values():
-        gate.holder = a_run().id
+    for key_lock in store._tables.key_locks.values():
+        key_lock.holder = a_run().id
     assert [await store.sweep(2), await store.sweep(2), await store.sweep(2)] == [2, 1, 0]
 
 

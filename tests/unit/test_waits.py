@@ -9,7 +9,7 @@ from mainspring.core.model.limits.limits import Breaker, build_limiters
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.runs.waits import reason_told
+from mainspring.core.model.runs.waits import describe_reason
 from mainspring.core.model.workflows.dependencies import DependencyRule
 from tests.unit.test_explain import a_view
 
@@ -33,10 +33,10 @@ BROKEN = RunPolicy(breaker=Breaker())
     ],
 )
 def test_a_blocked_run_says_what_it_waits_for(run: RunView, words: str) -> None:
-    assert reason_told(run) == words
+    assert describe_reason(run) == words
 
 
 @given(st.sampled_from(list(RunState)), st.sampled_from(["", "error"]), st.sampled_from(["", "k"]), st.integers(0, 2))
 def test_a_run_that_is_not_blocked_keeps_its_own_reason(state: RunState, reason: str, key: str, parents: int) -> None:
-    found = reason_told(a_view(state, reason=reason, key=key, parents=parents))
+    found = describe_reason(a_view(state, reason=reason, key=key, parents=parents))
     assert found.startswith("waits") if state is RunState.BLOCKED else found == reason

@@ -12,7 +12,7 @@ from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.transactions import Request, Transactional
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.executors.results import result_problem
-from mainspring.core.worker.handler import SETTLED
+from mainspring.core.worker.handler import COMPLETED_BY_HANDLER
 from mainspring.core.worker.reporting.attempt_reporter import current
 from mainspring.sdk.arguments.signature import Arguments, Marker
 from mainspring.sdk.arguments.values import encode_result
@@ -88,7 +88,7 @@ def invoke_in_transaction(
                 # Flush the reports first: the commit ends the run, and reports about an ended run are not accepted.
                 await reporter.flush()
             await transaction.complete_run(result)
-        return SETTLED
+        return COMPLETED_BY_HANDLER
 
     return invoke
 

@@ -52,7 +52,7 @@ def _tell(scenario: Scenario, history: History) -> None:
             lines.append((at, f"    tick {tick.job_id} {scheduled:.3f}: {tick.decision} {tick.reason}"))
         for asked, answer in step.completions:
             what = f"{asked.outcome.value} → {asked.state.value}: {answer.value}"
-            lines.append((at, f"    settle {asked.run} under {asked.fence & 0xFFFFFF}: {what}"))
+            lines.append((at, f"    complete {asked.run} under {asked.fence & 0xFFFFFF}: {what}"))
     for call in history.calls:
         where = f"{call.process}: run {call.run} under {call.fence & 0xFFFFFF}"
         lines.append((since_start(call.started), f"    {where} begins"))

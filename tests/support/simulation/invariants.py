@@ -127,7 +127,7 @@ def fences_hold(evidence: Evidence) -> Iterator[str]:
             if move.leaves_running and move.step.operation == "complete":
                 assert move.before is not None
                 if (id(move.step), move.before.fence) not in applied:
-                    yield f"{run} was settled by {move.step.process} under another fence than {move.before.fence}"
+                    yield f"{run} was completed by {move.step.process} under another fence than {move.before.fence}"
 
 
 def nothing_is_early(evidence: Evidence) -> Iterator[str]:
@@ -197,7 +197,7 @@ def attempts_add_up(evidence: Evidence) -> Iterator[str]:
         numbers = {move.after.fence: move.after.attempt for move in moves if move.starts}
         for call in evidence.calls[run]:
             if call.attempt != numbers.get(call.fence):
-                yield f"{run}: its handler was told attempt {call.attempt}, the store says {numbers.get(call.fence)}"
+                yield f"{run}: its handler got attempt {call.attempt}, the store says {numbers.get(call.fence)}"
 
 
 def only_the_guilty_are_parked(evidence: Evidence) -> Iterator[str]:
@@ -269,7 +269,7 @@ def nothing_runs_twice_at_once(evidence: Evidence) -> Iterator[str]:
 
 
 def every_change_is_published(evidence: Evidence) -> Iterator[str]:
-    told = Counter((run, batch.kind) for batch in evidence.truth.events for run in batch.runs)
+    published = Counter((run, batch.kind) for batch in evidence.truth.events for run in batch.runs)
     made = {(run, batch.at) for batch in evidence.truth.events if batch.kind == "run.submitted" for run in batch.runs}
     # A run that was blocked and promoted within one transaction may be published as queued, too.
     needless = Counter(
@@ -286,9 +286,10 @@ def every_change_is_published(evidence: Evidence) -> Iterator[str]:
             event = _event(move, outcomes.get((id(move.step), move.after.fence), Outcome.RELEASED))
             if event:
                 happened[run, event] += 1
-    for run, event in sorted(pair for pair in set(told) | set(happened) if pair[1].startswith("run.")):
-        if not told[run, event] - needless[run, event] <= happened[run, event] <= told[run, event]:
-            yield f"{run}: {event} happened {happened[run, event]} times and was told {told[run, event]} times"
+    for run, event in sorted(pair for pair in set(published) | set(happened) if pair[1].startswith("run.")):
+        if not published[run, event] - needless[run, event] <= happened[run, event] <= published[run, event]:
+            times = published[run, event]
+            yield f"{run}: {event} happened {happened[run, event]} times and was published {times} times"
 
 
 def _event(move: Move, outcome: Outcome) -> str:

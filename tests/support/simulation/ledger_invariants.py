@@ -282,9 +282,9 @@ def _decision(
     overlapping = [entry for entry in entries if entry.reason == "overlap"]
     running = [entry for entry in entries if entry.decision == "run"]
     blocked = any(run.state is RunState.BLOCKED for run in active.values())
-    gate = compute_tick_key_lock(row.id, row.tenant, row.spec, entries[0].target if entries else "")
+    key_lock = compute_tick_key_lock(row.id, row.tenant, row.spec, entries[0].target if entries else "")
     # Runs of a version with another overlap rule or ordering key cannot be waited for.
-    elsewhere = [run for run in active.values() if run.key_lock != gate]
+    elsewhere = [run for run in active.values() if run.key_lock != key_lock]
     match row.spec.overlap:
         case Overlap.ALLOW:
             if overlapping:

@@ -65,8 +65,8 @@ class Process:
         if self.dead:
             return
         self.dead = True
-        for told in self.when_it_dies:
-            told()
+        for callback in self.when_it_dies:
+            callback()
         self.thaw()
         for task in list(self.tasks):
             task.cancel()

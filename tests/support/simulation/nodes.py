@@ -56,7 +56,7 @@ class Machine:
         #: The broker for hints, if any.
         self.broker: BrokerServer | None = None
         self._asked_to_leave = asyncio.Event()
-        self._told_again = asyncio.Event()
+        self._asked_again = asyncio.Event()
 
     @property
     def up(self) -> bool:
@@ -67,7 +67,7 @@ class Machine:
         self._starts += 1
         process = self.process = Process(f"{self.name}#{self._starts}", self.loop)
         self._asked_to_leave = asyncio.Event()
-        self._told_again = asyncio.Event()
+        self._asked_again = asyncio.Event()
         self.store = FaultyStore(self.truth, process, self.faults)
         self.wakeups = LossyWakeups(self.exchange, process, self.faults)
         self.random = Random(f"{self._seed} {process.name}")
@@ -76,7 +76,7 @@ class Machine:
     def ask_to_leave(self) -> None:
         """Like SIGTERM. A second call stops without a grace period."""
         if self._asked_to_leave.is_set():
-            self._told_again.set()
+            self._asked_again.set()
         self._asked_to_leave.set()
 
     async def _main(self, process: Process) -> None:
@@ -143,7 +143,7 @@ class WorkerMachine(Machine):
             return
         leaving = asyncio.create_task(worker.stop(), name="stopping")
         await asyncio.wait(
-            [leaving, asyncio.create_task(self._told_again.wait(), name="a second signal")],
+            [leaving, asyncio.create_task(self._asked_again.wait(), name="a second signal")],
             return_when="FIRST_COMPLETED",
         )
         worker.stop_now()

@@ -85,9 +85,9 @@ def _find_awaited_due_time(move: Move) -> Instant | None:
 def slots_are_kept(evidence: Evidence) -> Iterator[str]:
     changes: list[tuple[int, int, str]] = []
     for call in evidence.history.calls:
-        lane = f"{call.process.partition('#')[0]}"
+        worker = f"{call.process.partition('#')[0]}"
         place = f"{call.process} {call.queue}"
-        most = evidence.truth.slots[f"{lane} {call.queue}"]
+        most = evidence.truth.slots[f"{worker} {call.queue}"]
         # A run that weighs more than all slots takes all of them.
         weight = min(evidence.last(call.run).policy.weight, most)
         changes.append((call.order, weight, f"{place} {most}"))

@@ -211,12 +211,12 @@ def simulate(
         await world.end()
         return world.history
 
-    with simulated_children(), _errors_told_to(histories):
+    with simulated_children(), _errors_recorded_in(histories):
         return run_world(main, start=scenario.start, seed=scenario.seed)
 
 
 @contextmanager
-def _errors_told_to(histories: list[History]) -> Iterator[None]:
+def _errors_recorded_in(histories: list[History]) -> Iterator[None]:
     """Services survive their errors and log them. The simulation records logged exceptions and drops other lines."""
 
     def keep(_: object, __: str, event: MutableMapping[str, Any]) -> str:

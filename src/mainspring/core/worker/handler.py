@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.run import HeldRun
 
 #: The result of ``invoke`` if the run was already completed with its result. Never a real result, as it is not JSON.
-SETTLED = b""
+COMPLETED_BY_HANDLER = b""
 
 
 class AsyncHandler(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.worker.attempt import Attempt, Stop
 from mainspring.core.worker.completer import Completer
 from mainspring.core.worker.executors.results import result_problem
-from mainspring.core.worker.handler import SETTLED
+from mainspring.core.worker.handler import COMPLETED_BY_HANDLER
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.reporting.reporter import Reporter
 from mainspring.core.worker.slots import Slots
@@ -79,7 +79,7 @@ class Outcomes:
 
     def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
         """The attempt returned. That counts even if it was asked to stop: the work is done."""
-        if result == SETTLED:
+        if result == COMPLETED_BY_HANDLER:
             self._end(attempt, complete_success(attempt.held, None), completed=True)
         elif result is not None and (problem := result_problem(result)) is not None:
             attempt.stop = None

@@ -12,7 +12,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, M
 from mainspring.core.model.base.percentiles import percentile
 from mainspring.core.model.runs.run import ENDED, RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.runs.waits import reason_told
+from mainspring.core.model.runs.waits import describe_reason
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import Load, Minute, RunFilter
 from mainspring.http.context import Api
@@ -170,7 +170,7 @@ def _tick_out(entry: LedgerEntry, runs: dict[RunId, RunView]) -> TickEnd:
     return TickEnd(
         scheduled_for=isoformat(entry.scheduled_at),
         status="skipped" if entry.decision == "skipped" else "" if run is None else run.state.value,
-        reason=entry.reason or ("" if run is None else reason_told(run)),
+        reason=entry.reason or ("" if run is None else describe_reason(run)),
         run_id=entry.run_id,
         late_ms=None if late is None else late / MILLISECOND,
         took_ms=None if took is None else took / MILLISECOND,

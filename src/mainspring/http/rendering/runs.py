@@ -12,7 +12,7 @@ from mainspring.core.model.explain.reason import Reason
 from mainspring.core.model.runs.run import ENDED, RunState
 from mainspring.core.model.runs.traces import build_trace
 from mainspring.core.model.runs.view import AttemptView, Progress, RunView
-from mainspring.core.model.runs.waits import reason_told
+from mainspring.core.model.runs.waits import describe_reason
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import LogLine
 from mainspring.http.schemas.common import format_time
@@ -77,7 +77,7 @@ def render_run(
         max_retries=run.policy.retry.max_retries,
         log_url=f"/v1/runs/{run.id}/logs",
         name=about.name if about is not None else "",
-        reason=reason_told(run),
+        reason=describe_reason(run),
         tick=format_time(run.scheduled_at),
         datacenter=find_datacenter(run.policy.requires),
         queued_at=format_time(run.queued_at),

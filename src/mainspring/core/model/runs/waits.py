@@ -6,7 +6,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import DependencyRule
 
 
-def reason_told(run: RunView) -> str:
+def describe_reason(run: RunView) -> str:
     """Return the reason of a run for users: its own, or what it waits for."""
     if run.state is not RunState.BLOCKED:
         return run.reason

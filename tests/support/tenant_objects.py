@@ -14,7 +14,7 @@ from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
 
 
-class Belongings(msgspec.Struct, frozen=True):
+class TenantObjects(msgspec.Struct, frozen=True):
     """Ids of the objects of a tenant."""
 
     tenant: str
@@ -24,7 +24,7 @@ class Belongings(msgspec.Struct, frozen=True):
     now: Instant = 0
 
 
-async def belongings(harness: Harness, tenant: str) -> Belongings:
+async def make_objects(harness: Harness, tenant: str) -> TenantObjects:
     """Create one object of every kind for a tenant, with the same names for every tenant."""
     store, author = harness.store, Author("ada", tenant)
     await store.attach_reader("somebody")
@@ -51,11 +51,11 @@ async def belongings(harness: Harness, tenant: str) -> Belongings:
     await store.put_budget(Budget(tenant=tenant, name="budget", unit="tokens", limit=5.0), author)
     await store.put_calendar(tenant, "office", CalendarSpec(closed_days=("sun",)), author)
     await store.pause(Pause(tenant=tenant, queue="slow"), Author("ada", tenant, "too slow"))
-    return Belongings(tenant, (waiting.id, queued.id, running.id, failed.id, succeeded.id, child.id), job.id)
+    return TenantObjects(tenant, (waiting.id, queued.id, running.id, failed.id, succeeded.id, child.id), job.id)
 
 
-async def two_tenants(harness: Harness) -> tuple[Belongings, Belongings]:
-    mine, theirs = await belongings(harness, "acme"), await belongings(harness, "zeta")
+async def two_tenants(harness: Harness) -> tuple[TenantObjects, TenantObjects]:
+    mine, theirs = await make_objects(harness, "acme"), await make_objects(harness, "zeta")
     await harness.advance(2 * HOUR)
     await harness.fire_due()
     await harness.store.tidy()
