@@ -26,10 +26,10 @@ from mainspring.stores.postgres.records.reading import ReadMixin
 _CHUNK = 1_000
 #: Where few rows are candidates, each statement examines four times as many as the one before, up to this.
 _LARGEST_STEP = 16_000
-#: One read of a list ends after as much work as examining this many rows. Looking into the body of a row costs several
-#: times as much, and reading all of a candidate costs more again.
+#: One read of a list ends after as much work as examining this many rows. Looking into the body of a row costs a page
+#: of the disk if it is not in memory, and reading all of a candidate costs several.
 _MOST_EXAMINED = 16_000
-_BODY_COST = 4
+_BODY_COST = 16
 _VIEW_COST = 80
 _FIRST_ID, _LAST_ID = "0" * 32, "f" * 32
 _WAITING = frozenset({RunState.SCHEDULED, RunState.BLOCKED})
