@@ -7,12 +7,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from mainspring.core.model.base.instant import MINUTE, Instant
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.http.api_store import ApiStore
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register
+from tests.support.clock import ManualClock
 
 
 def later(**span: float) -> str:
@@ -275,6 +277,19 @@ async def test_a_job_is_warned_of_its_queue_its_data_center_and_its_task_at_once
     ]
     refused = await client.post("/v1/jobs?strict=true", json=fields)
     assert all(warning in refused.json()["detail"] for warning in found)
+
+
+async def test_a_warning_about_an_accepted_job_is_logged_once_a_minute() -> None:
+    clock = ManualClock()
+    service = Service(auth=False, clock=clock)
+    async with service.client() as client:
+        with capture_logs() as lines:
+            made = [await create(client) for _ in range(2)]
+            clock.advance(MINUTE)
+            made.append(await create(client))
+    [reason] = made[0]["warnings"]
+    logged = [(line["job"], line["reason"]) for line in lines if line["event"] == "accepted job cannot run"]
+    assert logged == [(made[0]["jobId"], reason), (made[2]["jobId"], reason)]
 
 
 @pytest.mark.parametrize("when", [{"delay": "1h"}, {"name": "r", "every": "1h"}])
