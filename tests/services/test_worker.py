@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.errors import Invalid, StoreDamaged, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.runs.completion import Completion
@@ -886,6 +886,40 @@ async def test_a_worker_opens_a_new_session_with_pauses_that_double_up_to_two_se
         pauses = [(later - earlier) // MILLISECOND for earlier, later in pairwise(opened)]
         assert pauses == [100, 200, 400, 800, 1_600, 2_000, 2_000, 2_000]
         assert len(bench.store.sessions) == 2
+
+
+@in_virtual_time
+async def test_a_worker_that_starts_while_the_store_does_not_answer_waits_for_it() -> None:
+    async def hang() -> None:
+        if bench.clock.monotonic() < began + 20 * SECOND:
+            await asyncio.sleep(1_000)
+
+    bench = Bench(VirtualClock(), Tasks(greet=greet), WorkerSettings())
+    began = bench.clock.monotonic()
+    bench.store.before["open_session"] = hang
+    await bench.worker.start()
+    try:
+        (run,) = await bench.submit(a_run())
+        await bench.until(run)
+    finally:
+        bench.worker.stop_now()
+        await bench.worker.left()
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("error", "seconds"), [(StoreUnavailable("no server"), 90), (StoreDamaged("removed"), 0), (Invalid("name", "x"), 0)]
+)
+async def test_a_worker_that_cannot_open_its_first_session_fails_to_start(error: Exception, seconds: int) -> None:
+    async def fail() -> None:
+        raise error
+
+    bench = Bench(VirtualClock(), Tasks(greet=greet), WorkerSettings())
+    began = bench.clock.monotonic()
+    bench.store.before["open_session"] = fail
+    with pytest.raises(type(error), match=str(error)):
+        await bench.worker.start()
+    assert seconds <= (bench.clock.monotonic() - began) // SECOND <= seconds + 2
 
 
 @in_virtual_time

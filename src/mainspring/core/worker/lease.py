@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
+from mainspring.core.model.base.errors import MainspringError, StoreDamaged, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.datacenters import at_home
@@ -30,6 +30,8 @@ from mainspring.core.worker.waiting import wait_until
 
 _FIRST_PAUSE: Micros = 100 * MILLISECOND
 _LONGEST_PAUSE: Micros = 2 * SECOND
+#: How long a start waits for its first session.
+_PATIENCE: Micros = 90 * SECOND
 #: The time limit for closing the session.
 _GOODBYE: Micros = SECOND
 
@@ -75,9 +77,22 @@ class Lease:
         self._log = get_logger("mainspring.worker", worker=runtime.settings.name)
 
     async def start(self, tasks: Collection[str], slots: int) -> None:
-        """Open a session for a worker with handlers for these tasks, and start the heartbeats."""
+        """Open a session for a worker with handlers for these tasks, and start the heartbeats.
+
+        Waits for a store that does not answer, as on a busy machine, but not for ever.
+        """
         self._tasks, self._slots = tuple(sorted(tasks)), slots
-        await self._open_session()
+        until = self._clock.monotonic() + _PATIENCE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while self.holding is None:
+            try:
+                await self._open_session()
+            except StoreDamaged:
+                raise
+            except StoreUnavailable as error:
+                if self._clock.monotonic() >= until:
+                    raise
+                await self._pause(backoff, error)
         self._heartbeat.start()
 
     async def stop(self) -> None:
@@ -179,12 +194,15 @@ class Lease:
             try:
                 await self._open_session()
             except Exception as error:
-                pause = backoff.next()
-                self._log.warning("cannot open a session", error=repr(error), again_in_ms=pause // MILLISECOND)
-                await self._clock.sleep(jitter(pause, self._runtime.jitter))
+                await self._pause(backoff, error)
         self._outcomes.reset_failure_timer()
         self.reopening = None
         self._claimer.wakeup.notify()
+
+    async def _pause(self, backoff: Backoff, error: Exception) -> None:
+        pause = backoff.next()
+        self._log.warning("cannot open a session", error=repr(error), again_in_ms=pause // MILLISECOND)
+        await self._clock.sleep(jitter(pause, self._runtime.jitter))
 
     async def _open_session(self) -> None:
         settings = self._settings
