@@ -136,7 +136,7 @@ async def test_a_message_that_was_rejected_ten_times_becomes_a_dead_letter(they:
         return times
 
     assert await asyncio.to_thread(reject) == 11
-    assert await read_dead_letters(they, 1) == [they.sealer.seal(hint)]
+    assert await read_dead_letters(they, 1) == [they.codec.encode(hint)]
 
 
 async def test_a_foreign_message_of_any_size_is_refused(they: OnRabbit, broker: Broker) -> None:
@@ -218,7 +218,7 @@ async def test_a_client_tries_the_next_node_if_one_is_away(they: OnRabbit) -> No
     credentials, at, node = they.address.partition("@")
     address = f"{credentials}{at}127.0.0.1:{free_port()},{node}"
     for _ in range(3):
-        broker = RabbitDispatch(address, SystemClock(), they.sealer)
+        broker = RabbitDispatch(address, SystemClock(), they.codec)
         await broker.open(they.namespace)
         assert await broker.depth("default") == 0
         await broker.close()
@@ -255,7 +255,7 @@ async def test_a_client_connects_with_tls(they: OnRabbit, tmp_path: Path) -> Non
         listening = f"localhost:{server.sockets[0].getsockname()[1]}"
         options = rest.replace("?", "&")
         broker = RabbitDispatch(
-            f"amqps://guest:guest@{listening}/?ssl_ca_certs={certificate}{options}", SystemClock(), they.sealer
+            f"amqps://guest:guest@{listening}/?ssl_ca_certs={certificate}{options}", SystemClock(), they.codec
         )
         await broker.open(they.namespace)
         made_now: list[Hint] = hints(3)

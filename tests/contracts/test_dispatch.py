@@ -305,14 +305,14 @@ async def test_depth_counts_the_hints_that_can_be_taken(broker: Broker) -> None:
 @pytest.mark.parametrize("what", ["garbage", "empty", "forged", "of another queue", "cut off", "with another rank"])
 async def test_a_foreign_message_is_dropped_and_counted(they: DispatchHarness, broker: Broker, what: str) -> None:
     [hint] = hints(1)
-    sealed = they.sealer.seal(hint)
+    message = they.codec.encode(hint)
     strange = {
         "garbage": b"\x00\xff" * 20,
         "empty": b"",
-        "forged": HintCodec(b"another key").seal(hint),
-        "of another queue": they.sealer.seal(Hint(hint.run, "mail", hint.rank)),
-        "cut off": sealed[:-1],
-        "with another rank": sealed[:16] + bytes(8) + sealed[24:],
+        "forged": HintCodec(b"another key").encode(hint),
+        "of another queue": they.codec.encode(Hint(hint.run, "mail", hint.rank)),
+        "cut off": message[:-1],
+        "with another rank": message[:16] + bytes(8) + message[24:],
     }[what]
     await they.smuggle("default", strange)
     good = hints(1)

@@ -32,7 +32,7 @@ class DispatchHarness(ABC):
 
     def __init__(self) -> None:
         self.namespace = uuid4().hex
-        self.sealer = HintCodec(b"a key")
+        self.codec = HintCodec(b"a key")
         self._opened: list[Broker] = []
 
     async def another(self, lease: Micros = SHORT_LEASE, *, key: bytes = b"a key", namespace: str = "") -> Broker:
@@ -43,7 +43,7 @@ class DispatchHarness(ABC):
         return made
 
     @abstractmethod
-    def make(self, lease: Micros, sealer: HintCodec) -> Broker: ...
+    def make(self, lease: Micros, codec: HintCodec) -> Broker: ...
 
     @abstractmethod
     async def smuggle(self, queue: str, message: bytes) -> None:
@@ -59,9 +59,9 @@ class OnMemory(DispatchHarness):
 
     _made: MemoryDispatch | None = None
 
-    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
+    def make(self, lease: Micros, codec: HintCodec) -> Broker:
         if self._made is None:
-            self._made = MemoryDispatch(SystemClock(), sealer, lease)
+            self._made = MemoryDispatch(SystemClock(), codec, lease)
         return self._made
 
     async def smuggle(self, queue: str, message: bytes) -> None:
@@ -83,8 +83,8 @@ class OnServer(DispatchHarness):
 class OnRedis(OnServer):
     service = "redis"
 
-    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
-        return RedisDispatch(self.address, SystemClock(), sealer, lease)
+    def make(self, lease: Micros, codec: HintCodec) -> Broker:
+        return RedisDispatch(self.address, SystemClock(), codec, lease)
 
     async def smuggle(self, queue: str, message: bytes) -> None:
         servers = RedisServers(parse_redis(self.address, "address"))
@@ -106,8 +106,8 @@ class OnRabbit(OnServer):
     ordered = False
     service = "rabbitmq"
 
-    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
-        return RabbitDispatch(self.address, SystemClock(), sealer, lease)
+    def make(self, lease: Micros, codec: HintCodec) -> Broker:
+        return RabbitDispatch(self.address, SystemClock(), codec, lease)
 
     async def close(self) -> None:
         """Delete the queues of this test, because the server outlives it."""
@@ -158,8 +158,8 @@ class OnKafka(OnServer):
         self.topics = f"run-{self.namespace}.{{queue}}"
         self.url = f"{address}/?topics={self.topics}&retries=retry-{self.namespace}&partitions=3"
 
-    def make(self, lease: Micros, sealer: HintCodec) -> Broker:
-        return KafkaDispatch(self.url, SystemClock(), sealer, lease)
+    def make(self, lease: Micros, codec: HintCodec) -> Broker:
+        return KafkaDispatch(self.url, SystemClock(), codec, lease)
 
     async def smuggle(self, queue: str, message: bytes) -> None:
         server, topic = parse_kafka(self.address, "address"), self.topics.format(queue=queue)

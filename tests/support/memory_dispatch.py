@@ -37,10 +37,10 @@ class MemoryDispatch:
     kind = "memory"
     by_priority = True
 
-    def __init__(self, clock: Clock, sealer: HintCodec, lease: Micros = LEASE) -> None:
+    def __init__(self, clock: Clock, codec: HintCodec, lease: Micros = LEASE) -> None:
         self.refused = 0
         self._clock = clock
-        self._sealer = sealer
+        self._codec = codec
         self._lease = lease
         self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
 
@@ -50,7 +50,7 @@ class MemoryDispatch:
 
     async def publish(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
-            self.put(hint.queue, self._sealer.seal(hint), hint.priority)
+            self.put(hint.queue, self._codec.encode(hint), hint.priority)
 
     def put(self, queue: str, message: bytes, priority: int = 0) -> None:
         """Put any message into the queue."""
@@ -86,7 +86,7 @@ class MemoryDispatch:
         found: list[HintDelivery] = []
         while len(found) < limit and (popped := place.pop(priority)) is not None:
             message, of = popped
-            hint = self._sealer.open(queue, message)
+            hint = self._codec.decode(queue, message)
             if hint is None:
                 self.refused += 1
             elif not any(delivery.receipt == message for delivery in found):

@@ -46,7 +46,7 @@ class LossyBroker(MemoryDispatch):
         if self._goes_wrong(_FORGOTTEN):
             self.flush()
         for hint in hints:
-            message = self._sealer.seal(hint)
+            message = self._codec.encode(hint)
             for _ in range(2 if self._goes_wrong(_TWICE) else 1):
                 if self._goes_wrong(_LATE):
                     wait = self._faults.chance.random() * 10

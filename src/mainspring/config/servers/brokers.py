@@ -8,7 +8,7 @@ from mainspring.integrations.kafka.address import SCHEME as KAFKA
 from mainspring.integrations.rabbitmq.address import SCHEMES
 
 
-def make_dispatch(url: str, clock: Clock, sealer: HintCodec, datacenter: str = "") -> Broker:
+def make_dispatch(url: str, clock: Clock, codec: HintCodec, datacenter: str = "") -> Broker:
     """``datacenter``: the data center of this process."""
     # Imported on use: most processes need none of the clients.
     if url.startswith(SCHEMES):
@@ -16,18 +16,18 @@ def make_dispatch(url: str, clock: Clock, sealer: HintCodec, datacenter: str = "
             from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
         except ModuleNotFoundError as error:
             raise _missing("RabbitMQ", "rabbitmq", error) from error
-        return RabbitDispatch(url, clock, sealer)
+        return RabbitDispatch(url, clock, codec)
     if url.startswith(KAFKA):
         try:
             from mainspring.integrations.kafka.dispatch import KafkaDispatch
         except ModuleNotFoundError as error:
             raise _missing("Kafka", "kafka", error) from error
-        return KafkaDispatch(url, clock, sealer, datacenter=datacenter)
+        return KafkaDispatch(url, clock, codec, datacenter=datacenter)
     try:
         from mainspring.integrations.redis.dispatch import RedisDispatch
     except ModuleNotFoundError as error:
         raise _missing("Redis", "redis", error) from error
-    return RedisDispatch(url, clock, sealer)
+    return RedisDispatch(url, clock, codec)
 
 
 def _missing(what: str, extra: str, error: ModuleNotFoundError) -> Invalid:

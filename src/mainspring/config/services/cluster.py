@@ -41,9 +41,9 @@ async def make_brokers(runtime: Runtime) -> Brokers | None:
     if not routes:
         return None
     identity = await runtime.store.identity()
-    sealer = HintCodec((section.key or await runtime.store.hint_key()).encode())
+    codec = HintCodec((section.key or await runtime.store.hint_key()).encode())
     made = {
-        url: GuardedBroker(make_dispatch(url, runtime.clock, sealer, runtime.settings.datacenter), runtime.clock)
+        url: GuardedBroker(make_dispatch(url, runtime.clock, codec, runtime.settings.datacenter), runtime.clock)
         for url in dict.fromkeys(routes.values())
         if url != STORE
     }

@@ -34,12 +34,12 @@ _Position = tuple[str, int, int]
 class KafkaDispatch:
     kind = "kafka"
 
-    def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE, datacenter: str = "") -> None:
+    def __init__(self, url: str, clock: Clock, codec: HintCodec, lease: Micros = LEASE, datacenter: str = "") -> None:
         self.refused = 0
         self._server = parse_kafka(url, _FIELD, OPTIONS)
         self._names = read_topics(self._server, _FIELD)
         self._clock = clock
-        self._sealer = sealer
+        self._codec = codec
         self._lease = lease
         #: Workers in a data center read the topics of that data center, and those for any data center.
         self.by_datacenter = self._names.by_datacenter
@@ -72,7 +72,7 @@ class KafkaDispatch:
         records = [
             Record(
                 self._names.of(hint),
-                self._sealer.seal(hint),
+                self._codec.encode(hint),
                 hint.key or hint.run,
                 [(_STORE_HEADER, self._find_store_id(hint.queue))],
             )
@@ -142,7 +142,7 @@ class KafkaDispatch:
         for one in received:
             if any(name == _STORE_HEADER and value != store_id for name, value in one.headers):
                 passed.append(one)
-            elif (hint := self._sealer.open(queue, one.value)) is None:
+            elif (hint := self._codec.decode(queue, one.value)) is None:
                 self.refused += 1
                 passed.append(one)
             else:

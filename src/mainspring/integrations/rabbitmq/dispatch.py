@@ -56,11 +56,11 @@ _DECLARE_RACE = "INTERNAL_ERROR"
 class RabbitDispatch:
     kind = "rabbitmq"
 
-    def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE) -> None:
+    def __init__(self, url: str, clock: Clock, codec: HintCodec, lease: Micros = LEASE) -> None:
         self.refused = 0
         self._broker = parse_rabbitmq(url, "dispatch.broker")
         self._clock = clock
-        self._sealer = sealer
+        self._codec = codec
         self._lease = lease
         self.by_priority = self._broker.by_priority
         self._client = Client(self._broker, clock, _PATIENCE_TO_CONNECT)
@@ -86,7 +86,7 @@ class RabbitDispatch:
         for start in range(0, len(hints), _BATCH):
             queues: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
             for hint in hints[start : start + _BATCH]:
-                queues[self._queues.find(hint)].append(self._sealer.seal(hint))
+                queues[self._queues.find(hint)].append(self._codec.encode(hint))
             messages = [
                 Messages("", name, commands.Basic.Properties(delivery_mode=_TRANSIENT, priority=priority), bodies)
                 for (name, priority), bodies in queues.items()
@@ -166,7 +166,7 @@ class RabbitDispatch:
 
     async def _get_consumer(self, queue: str, names: Sequence[str]) -> Consumer:
         def read(message: bytes) -> Hint | None:
-            hint = self._sealer.open(queue, message)
+            hint = self._codec.decode(queue, message)
             self.refused += hint is None
             return hint
 

@@ -60,11 +60,11 @@ return messages
 class RedisDispatch:
     kind = "redis"
 
-    def __init__(self, url: str, clock: Clock, sealer: HintCodec, lease: Micros = LEASE) -> None:
+    def __init__(self, url: str, clock: Clock, codec: HintCodec, lease: Micros = LEASE) -> None:
         self.refused = 0
         self._servers = RedisServers(parse_redis(url, "dispatch.broker"))
         self._clock = clock
-        self._sealer = sealer
+        self._codec = codec
         self._lease = lease
         self._namespace = ""
 
@@ -79,7 +79,7 @@ class RedisDispatch:
 
     async def publish(self, hints: Sequence[Hint]) -> None:
         for queue, group in groupby(sorted(hints, key=_get_hint_queue), _get_hint_queue):
-            messages = [(hint.rank, self._sealer.seal(hint)) for hint in group]
+            messages = [(hint.rank, self._codec.encode(hint)) for hint in group]
             for start in range(0, len(messages), _BATCH):
                 scores = [word for pair in messages[start : start + _BATCH] for word in pair]
                 await self._servers.ask(self._publish, self._keys(queue), scores)
@@ -102,7 +102,7 @@ class RedisDispatch:
     async def _sorted_out(self, queue: str, messages: Sequence[bytes]) -> list[HintDelivery]:
         deliveries, strange = [], []
         for message in messages:
-            hint = self._sealer.open(queue, message)
+            hint = self._codec.decode(queue, message)
             if hint is None:
                 strange.append(message)
             else:

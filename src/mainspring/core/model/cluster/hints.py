@@ -7,9 +7,9 @@ import msgspec
 
 from mainspring.core.model.base.ids import RunId, is_id
 
-_ID, _RANK, _SEAL = 16, 8, 16
+_ID, _RANK, _SIGNATURE = 16, 8, 16
 #: The length of every message in bytes: id, rank, authentication code.
-MESSAGE = _ID + _RANK + _SEAL
+MESSAGE = _ID + _RANK + _SIGNATURE
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -41,22 +41,22 @@ class HintCodec:
     def __init__(self, key: bytes) -> None:
         self._key = hashlib.blake2b(key, digest_size=32, person=b"mainspring hints").digest()
 
-    def seal(self, hint: Hint) -> bytes:
+    def encode(self, hint: Hint) -> bytes:
         body = bytes.fromhex(hint.run) + hint.rank.to_bytes(_RANK, "big", signed=True)
-        return body + self._seal(body, hint.queue)
+        return body + self._sign(body, hint.queue)
 
-    def open(self, queue: str, message: bytes) -> Hint | None:
+    def decode(self, queue: str, message: bytes) -> Hint | None:
         """Decode a message; None: it is not authentic."""
         if len(message) != MESSAGE:
             return None
         body = message[: _ID + _RANK]
-        if not hmac.compare_digest(message[_ID + _RANK :], self._seal(body, queue)):
+        if not hmac.compare_digest(message[_ID + _RANK :], self._sign(body, queue)):
             return None
         run = body[:_ID].hex()
         return Hint(RunId(run), queue, read_rank(message)) if is_id(run) else None
 
-    def _seal(self, body: bytes, queue: str) -> bytes:
-        return hashlib.blake2b(body + queue.encode(), key=self._key, digest_size=_SEAL).digest()
+    def _sign(self, body: bytes, queue: str) -> bytes:
+        return hashlib.blake2b(body + queue.encode(), key=self._key, digest_size=_SIGNATURE).digest()
 
 
 def read_rank(message: bytes) -> int:
