@@ -42,3 +42,11 @@ def test_every_page_is_linked_from_the_index_of_the_documentation_or_of_its_kind
         index = indexes.get(page.parent.name, DOCS / "README.md")
         if page.name != "README.md":
             assert f"({page.relative_to(index.parent)})" in index.read_text(), page
+
+
+def test_the_walk_through_the_code_names_files_that_exist() -> None:
+    text = (ROOT / "docs/design/architecture.md").read_text()
+    named = {name for name in re.findall(r"`([a-z_/]+\.(?:py|html|sql))`", text) if "/" in name}
+    assert len(named) > 30
+    package = ROOT / "src/mainspring"
+    assert {name for name in named if not (package / name).exists() and not (ROOT / name).exists()} == set()
