@@ -19,7 +19,7 @@ from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
-from tests.support.leaks import ProcessState
+from tests.support.leaks import CommandState, ProcessState
 from tests.support.servers import IN_CI, not_here, require
 from tools.services import ServiceUnavailable, ensure
 
@@ -117,12 +117,12 @@ def _test_leaves_no_changes(pytestconfig: pytest.Config, tmp_path_factory: pytes
 
 
 def _undo_changes(config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    before = ProcessState()
+    before = CommandState()
+    all_before = ProcessState() if config.getoption("--leaks") else None
     yield
-    before.undo_commands()
-    before.forget_imports(tmp_path_factory.getbasetemp())
-    if config.getoption("--leaks"):
-        assert not (changes := before.changes()), "the process is left changed: " + "; ".join(changes)
+    before.undo(tmp_path_factory.getbasetemp())
+    if all_before is not None:
+        assert not (changes := all_before.changes()), "the process is left changed: " + "; ".join(changes)
 
 
 @pytest.fixture(scope="session")

@@ -122,6 +122,7 @@ async def test_a_start_waits_for_the_start_of_another_process_longer_than_for_ot
 
 
 @pytest.mark.slow
+@on_an_empty_database
 async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
     postgres_dsn: str, store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +27,23 @@ _SERVER_LOGGERS = ("_granian", "granian")
 _NEW_LOGGER: tuple[object, ...] = (logging.NOTSET, [], True, False)
 
 
+class CommandState:
+    """What a command of ours changes in its process, which is expected to end with it."""
+
+    def __init__(self) -> None:
+        self._path, self._hook = list(sys.path), sys.excepthook
+        #: ``sys.modules`` is in the order of the imports.
+        self._newest = next(reversed(sys.modules))
+
+    def undo(self, folder: Path) -> None:
+        """Restore it. Forget modules imported from the folder since: another test may write one of the same name."""
+        sys.path[:] = self._path
+        sys.excepthook = self._hook
+        for name in list(takewhile(lambda name: name != self._newest, reversed(sys.modules))):
+            if _is_in(folder, sys.modules[name]):
+                del sys.modules[name]
+
+
 class ProcessState:
     """Everything of the process that tests have in common and that one of them could change."""
 
@@ -33,7 +51,6 @@ class ProcessState:
         self.modules = dict(sys.modules)
         self.environment = {name: value for name, value in os.environ.items() if name not in _OF_PYTEST}
         self.settings = dict(_settings())
-        self._path, self._hook = list(sys.path), sys.excepthook
         self.threads = {thread for thread in threading.enumerate() if not thread.name.startswith(_SHARED_THREADS)}
 
     def changes(self) -> list[str]:
@@ -50,17 +67,6 @@ class ProcessState:
             *_differences("", self.settings, now.settings),
             *(f"thread {thread.name!r} is still alive" for thread in now.threads - self.threads if _survives(thread)),
         ]
-
-    def undo_commands(self) -> None:
-        """Take back what a command of ours changes in its process, which is expected to end with it."""
-        sys.path[:] = self._path
-        sys.excepthook = self._hook
-
-    def forget_imports(self, folder: Path) -> None:
-        """Forget modules that were imported from a folder since. Another test may write one of the same name."""
-        for name in sys.modules.keys() - self.modules.keys():
-            if _is_in(folder, sys.modules[name]):
-                del sys.modules[name]
 
 
 def _settings() -> Iterator[tuple[str, object]]:

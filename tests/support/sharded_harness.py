@@ -14,8 +14,8 @@ from mainspring.stores.sharded import ShardedStore
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, make_template, migrations_digest, with_database
 from tests.support.kept_connections import KeptConnections
-from tests.support.state_changes import POSTGRES_TRIGGERS, StateChange
-from tests.support.store_harness import TEST_CLOCK_SQL, Harness, PostgresHarness, build_reader_role
+from tests.support.state_changes import StateChange
+from tests.support.store_harness import HARNESS_SQL, Harness, PostgresHarness, build_reader_role
 
 
 def build_sharded_store(addresses: Sequence[str], shards: int = SHARDS, connections: int = 4) -> ShardedStore:
@@ -66,9 +66,7 @@ class ShardedHarness(Harness):
     @classmethod
     async def prepare(cls, dsn: str, names: Sequence[str]) -> list[str]:
         """Create the databases of one sharded store and return their addresses."""
-        template = await make_template(
-            dsn, f"template_sharded_{migrations_digest(TEST_CLOCK_SQL + POSTGRES_TRIGGERS)}", cls._prepare_one
-        )
+        template = await make_template(dsn, f"template_sharded_{migrations_digest(HARNESS_SQL)}", cls._prepare_one)
         addresses = [with_database(dsn, name) for name in names]
         for name, address in zip(names, addresses, strict=True):
             await create_database(dsn, name, template)

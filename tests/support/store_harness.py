@@ -330,6 +330,26 @@ TEST_CLOCK_SQL = """
     $$;
 """
 
+#: Creates ``wipe()``, which empties every table except the store's metadata. Deleting a few rows is faster than
+#: truncating, and a function is planned once for a connection. A trigger writes the rows of ``state_change``, so that
+#: table comes last: it is the newest.
+_WIPE_SQL = """
+    DO $make$ BEGIN
+        EXECUTE (
+            SELECT 'CREATE FUNCTION {schema}.wipe() RETURNS void LANGUAGE plpgsql AS $$ BEGIN '
+                || string_agg(format('DELETE FROM {schema}.%I; ', relname), '' ORDER BY oid)
+                || 'UPDATE {schema}.shard SET owner = NULL, epoch = 0; '
+                || 'UPDATE {schema}.test_clock SET offset_us = 0, frozen_us = NULL; END $$'
+            FROM pg_class
+            WHERE relnamespace = '{schema}'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+              AND relname NOT IN ('meta', 'shard', 'name', 'test_clock', 'server', 'placement_group')
+              AND relname NOT LIKE '%migration%'
+        );
+    END $make$;
+"""
+#: Everything that a harness adds to the schema of a store.
+HARNESS_SQL = TEST_CLOCK_SQL + POSTGRES_TRIGGERS + _WIPE_SQL
+
 
 class PostgresHarness(Harness):
     """One database for many tests, emptied before each. Its clock is the server's, moved by a table."""
@@ -348,7 +368,7 @@ class PostgresHarness(Harness):
 
     @classmethod
     async def prepare(cls, dsn: str, *, row_security: bool = True) -> None:
-        """Create the schema and the read-only role, and replace the store's clock by the test clock."""
+        """Create the schema and the read-only role, replace the store's clock, and add what empties the tables."""
         harness = cls(dsn)
         await harness.store.open()
         try:
@@ -358,7 +378,7 @@ class PostgresHarness(Harness):
             await harness.store.close()
         connection = await asyncpg.connect(dsn)
         try:
-            await connection.execute((TEST_CLOCK_SQL + POSTGRES_TRIGGERS).format(schema=harness._schema))
+            await connection.execute(HARNESS_SQL.format(schema=harness._schema))
         finally:
             await connection.close()
 
@@ -385,20 +405,8 @@ class PostgresHarness(Harness):
             await self._kept.put(self._dsn, self._connection)
 
     async def wipe(self) -> None:
-        """Empty every table except the store's metadata. Deleting a few rows is faster than truncating."""
-        kept = ("meta", "shard", "name", "test_clock", "server", "placement_group")
-        tables = await self._connection.fetch(
-            """
-            SELECT relname FROM pg_class
-            WHERE relnamespace = $1::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
-              AND relname <> ALL ($2::text[]) AND relname NOT LIKE '%migration%'
-            """,
-            self._schema,
-            kept,
-        )
-        deletes = [f'DELETE FROM "{table["relname"]}"' for table in tables]
-        reset = ["UPDATE shard SET owner = NULL, epoch = 0", "UPDATE test_clock SET offset_us = 0, frozen_us = NULL"]
-        await self._connection.execute("; ".join(deletes + reset))
+        """Empty every table except the store's metadata."""
+        await self._connection.execute("SELECT wipe()")
 
     async def state_changes(self) -> list[StateChange]:
         return await read_from_postgres(self._connection)

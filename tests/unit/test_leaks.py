@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.leaks import ProcessState
+from tests.support.leaks import CommandState, ProcessState
 
 
 def test_a_process_that_is_unchanged_has_no_changes() -> None:
@@ -43,8 +43,10 @@ def test_a_thread_that_ends_by_itself_is_not_a_change() -> None:
 
 def test_modules_of_a_folder_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "written_by_a_test.py").write_text("x = 1")
-    before = ProcessState()
+    (tmp_path / "also_written.py").write_text("import written_by_a_test")
+    before = CommandState()
     monkeypatch.syspath_prepend(tmp_path)
-    import_module("written_by_a_test")
-    before.forget_imports(tmp_path)
-    assert "written_by_a_test" not in sys.modules
+    import_module("also_written")
+    before.undo(tmp_path)
+    assert not {"written_by_a_test", "also_written"} & sys.modules.keys()
+    assert str(tmp_path) not in sys.path
