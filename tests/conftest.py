@@ -1,9 +1,10 @@
 """Fixtures for every test: a real PostgreSQL server, and a fresh database in it."""
 
 import asyncio
+import gc
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     if collector.path in _SLOW and isinstance(collector, pytest.Directory):
         collector.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect garbage neither during the collection nor among what it made: these objects live until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
