@@ -115,9 +115,8 @@ coverage: setup ## line and branch coverage of the model, the services and the w
 	$(BIN)/coverage erase
 	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) -m "not slow and not postgres" tests/unit tests/services tests/worker
 	$(BIN)/coverage combine --quiet
-	@for package in core/model core/scheduler core/worker core features; do \
-		echo "== $$package"; $(BIN)/coverage report --include="src/mainspring/$$package/*" | sed -n '1p;$$p'; \
-	done
+	@$(BIN)/coverage json --quiet -o build/coverage/report.json
+	@$(BIN)/python -m tools.coverage_table build/coverage/report.json
 
 peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with
 
