@@ -3,18 +3,22 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 
 import asyncpg
 import pytest
 
+from mainspring.core.model.access.access import Tenant
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
+from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
+from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.storage.upkeep import Retention
 from mainspring.core.store import Demand, NewSession
 from mainspring.stores import statements
@@ -69,6 +73,42 @@ async def test_a_run_with_names_of_another_process_is_claimed_and_found_lost(
     finally:
         await other.close()
         await reaper.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("tenant", lambda store: store.put_tenant(Tenant(name="acme"), Author("ada"))),
+        ("pause", lambda store: store.pause(Pause(tenant=None, queue="mail"), Author("ada"))),
+        ("queue_policy", lambda store: store.put_queue_policy("mail", QueuePolicy(concurrency=3), Author("ada"))),
+        ("outbox_cursor", lambda store: store.attach_reader("sink")),
+    ],
+    ids=["tenant", "pause", "queue", "reader"],
+)
+async def test_a_change_that_waits_for_claims_tries_again_when_a_claim_takes_long(
+    store: PostgresStore,
+    connection: asyncpg.Connection,
+    table: str,
+    change: Callable[[PostgresStore], Coroutine[object, object, object]],
+) -> None:
+    waits: set[object] = set()
+
+    async def waits_again() -> bool:
+        if changing.done():
+            changing.result()
+        waits.add(
+            await connection.fetchval(
+                "SELECT waitstart FROM pg_locks WHERE relation = $1::regclass AND NOT granted", f"mainspring.{table}"
+            )
+        )
+        return len(waits - {None}) > 1
+
+    async with connection.transaction():
+        # As a claim does, for as long as its transaction takes.
+        await connection.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+        changing = asyncio.create_task(change(store))
+        await eventually(waits_again)
+    await changing
 
 
 # Migrations

@@ -36,6 +36,9 @@ _PATIENCE = 10
 #: Seconds to wait until the server confirms that it has dropped a canceled call; then the connection is closed.
 _CONFIRMATION = 1
 
+#: How long a lock of a whole table waits at once, how often, and the longest pause between, in seconds. Together less
+#: than a request may take.
+_LOCK_TIMEOUT, _LOCK_TRIES, _LOCK_PAUSE = "500ms", 10, 0.3
 #: Seconds to wait for steps that processes which start together do one after the other.
 _TURN = 60
 
@@ -172,6 +175,21 @@ class StatementRunner(ABC):
 
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         return await self.run(functools.partial(_in_transaction, work, ""))
+
+    async def transaction_alone(self, lock: str, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """Run work in a transaction that begins with a statement which locks a table against all others.
+
+        Transactions in progress finish first. New ones wait behind this lock, so it waits only shortly, several times.
+        """
+        alone = functools.partial(_after_lock, self.sql[lock].bind(), work)
+        for _ in range(_LOCK_TRIES - 1):
+            try:
+                return await self.transaction(alone)
+            except StoreUnavailable as error:
+                if not isinstance(error.__cause__, asyncpg.LockNotAvailableError):
+                    raise
+            await asyncio.sleep(random.random() * _LOCK_PAUSE)  # noqa: TID251
+        return await self.transaction(alone)
 
     async def fetch(self, name: str, /, **values: object) -> list[asyncpg.Record]:
         call = self.sql[name].bind(**values)
@@ -395,6 +413,14 @@ async def _in_transaction(
         raise
     await transaction.__aexit__(None, None, None)
     return answer
+
+
+async def _after_lock(
+    lock: tuple[Any, ...], work: Callable[[Connection], Awaitable[Answer]], connection: Connection
+) -> Answer:
+    await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+    await connection.execute(*lock)
+    return await work(connection)
 
 
 def _nothing() -> None:

@@ -22,10 +22,6 @@ class AccessMixin(PostgresMixin):
         number = self._names.get_number(NameKind.TENANT, tenant.name)
 
         async def put(connection: Connection) -> Tenant:
-            # Claims in progress with the old quota finish first. Others wait behind this lock, so it must not wait
-            # long.
-            await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(*self._db.sql["lock_tenants"].bind())
             row = await connection.fetchrow(*self._db.sql["tenant"].bind(number=number))
             known = None if row is None else _decode_quotas(row["quotas"])
             if row is not None and known == tenant.quotas:
@@ -38,7 +34,8 @@ class AccessMixin(PostgresMixin):
             await self._audit(connection, "tenants.put", author, [Change(tenant.name, tenant.name, *differs)])
             return msgspec.structs.replace(tenant, created_at=created_at)
 
-        return await self._db.transaction(put)
+        # Claims in progress with the old quota finish first.
+        return await self._db.transaction_alone("lock_tenants", put)
 
     async def tenants(self) -> list[Tenant]:
         tenants = [

@@ -416,9 +416,6 @@ class UserChangeMixin(JobMixin):
         queue = 0 if pause.queue is None else self._names.get_number(NameKind.QUEUE, pause.queue)
 
         async def work(connection: Connection) -> None:
-            # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
-            await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(*self._db.sql["lock_pauses"].bind())
             if await connection.fetch(
                 *self._db.sql["pause"].bind(
                     tenant=tenant, queue=queue, author=author.name, why=author.why, until=pause.until
@@ -427,7 +424,8 @@ class UserChangeMixin(JobMixin):
                 changes = [Change(pause.tenant or "", pause.queue or "*")]
                 await self._audit(connection, "queues.pause", author, changes)
 
-        await self._db.transaction(work)
+        # Claims in progress finish first.
+        await self._db.transaction_alone("lock_pauses", work)
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         tenant_number = 0 if tenant is None else await self._names.find_number(NameKind.TENANT, tenant)

@@ -19,7 +19,7 @@ from mainspring.core.ports.storage.outbox import EVENTS_KEPT, EventBatch
 from mainspring.core.ports.storage.reads import QueueBacklog
 from mainspring.stores.depths import fold_depths
 from mainspring.stores.postgres.codes import OUTCOMES
-from mainspring.stores.postgres.database import Connection, count_rows
+from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.rows import build_job, build_ledger_entry, build_run_view, decode_about, readable_jobs
 
@@ -184,17 +184,15 @@ class ReadMixin(PostgresMixin):
         return [ReaderView(row["reader"], row["oldest"]) for row in await self._db.fetch("readers")]
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
+        if await self._db.execute("keep_reader", reader=name, ttl=ttl):
+            return
+
         async def attach(connection: Connection) -> None:
-            if count_rows(await connection.execute(*self._db.sql["keep_reader"].bind(reader=name, ttl=ttl))):
-                return
-            # Transactions in progress do not know this reader: they finish first. Others wait behind this lock, so not
-            # for long.
-            await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(*self._db.sql["lock_readers"].bind())
             await connection.execute(*self._db.sql["begin_outbox"].bind())
             await connection.execute(*self._db.sql["attach_reader"].bind(reader=name, ttl=ttl))
 
-        await self._db.transaction(attach)
+        # Transactions in progress do not know this reader: they finish first.
+        await self._db.transaction_alone("lock_readers", attach)
 
     async def detach_reader(self, name: str) -> None:
         async def detach(connection: Connection) -> None:

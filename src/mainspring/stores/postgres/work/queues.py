@@ -72,9 +72,6 @@ class QueueMixin(PostgresMixin):
         budget = policy.retries
 
         async def work(connection: Connection) -> None:
-            # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
-            await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(*self._db.sql["lock_queue_policies"].bind())
             before = read_policy(await connection.fetchval(*self._db.sql["queue_policy"].bind(queue=number)))
             await connection.execute(
                 *self._db.sql["put_queue_policy"].bind(
@@ -90,7 +87,8 @@ class QueueMixin(PostgresMixin):
             if differs is not None:
                 await self._audit(connection, "queues.set", author, [Change("", queue, *differs)])
 
-        await self._db.transaction(work)
+        # Claims in progress finish first.
+        await self._db.transaction_alone("lock_queue_policies", work)
         self._grouped_at = -_ASK_AGAIN
 
     async def queue_policies(self) -> dict[str, QueuePolicy]:
