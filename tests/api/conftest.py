@@ -32,7 +32,7 @@ from mainspring.http.server import HttpServer
 from mainspring.http.streams.hub import Hub
 from mainspring.stores.memory import MemoryStore
 from tests.support.builders import SHARDS
-from tests.support.databases import create_database, drop_database, migrated_template, with_database
+from tests.support.databases import create_database, drop_database, migrated_template, remove_time_limits, with_database
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
 from tests.support.processes import free_port
@@ -126,6 +126,12 @@ def store_kind(request: pytest.FixtureRequest) -> str:
         # Not in the async fixture ``store``: creating the database runs an event loop of its own.
         request.getfixturevalue("api_database")
     return kind
+
+
+@pytest.fixture(autouse=True)
+def _calls_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stalled server makes calls of stores slow; it does not make them fail."""
+    remove_time_limits(monkeypatch)
 
 
 @pytest.fixture

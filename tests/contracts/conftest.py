@@ -10,7 +10,7 @@ import pytest
 from mainspring.core.model.base.instant import MINUTE
 from mainspring.integrations.kafka.producer import BatchProducer
 from tests.support.builders import SHARDS
-from tests.support.databases import create_database, drop_database, migrated_template, with_database
+from tests.support.databases import create_database, drop_database, migrated_template, remove_time_limits, with_database
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
 from tests.support.sharded_harness import ShardedHarness
@@ -138,6 +138,12 @@ def make_harness(
         case _:
             dsn: str = request.getfixturevalue("contract_database")
             return lambda: PostgresHarness(dsn, kept_connections)
+
+
+@pytest.fixture(autouse=True)
+def _calls_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stalled server makes calls of stores slow; it does not make them fail."""
+    remove_time_limits(monkeypatch)
 
 
 @pytest.fixture

@@ -132,7 +132,9 @@ async def test_due_jobs_and_upcoming_runs_are_cut_after_the_earliest(harness: Ha
 
 @pytest.mark.parametrize("kind", ["ordering key", "limit"])
 @around_the_boundary
-async def test_staging_takes_the_oldest_gated_run_of_all_shards_first(harness: Harness, kind: str, offset: int) -> None:
+async def test_staging_takes_the_oldest_blocked_run_of_all_shards_first(
+    harness: Harness, kind: str, offset: int
+) -> None:
     skip_on_a_sharded_store(harness, "each server of a sharded store stages up to the limit")
     parts = {"key": "key"} if kind == "ordering key" else {"limits": (a_limit(),)}
     due = await harness.now() + MINUTE

@@ -13,14 +13,14 @@ from tests.contracts.test_boundaries_order import (
     test_an_older_run_goes_first_after_one_head_start,
     test_due_jobs_and_upcoming_runs_are_cut_after_the_earliest,
     test_expiry_ends_the_run_whose_time_passed_first,
-    test_staging_takes_the_oldest_gated_run_of_all_shards_first,
+    test_staging_takes_the_oldest_blocked_run_of_all_shards_first,
     test_staging_takes_the_oldest_run_of_a_shard_first,
     test_the_run_that_is_due_first_goes_first,
 )
 from tests.support.builders import a_run
 from tests.support.kept_connections import KeptConnections
 from tests.support.plans import read_rows_as_they_lie
-from tests.support.rival import open_patient_store
+from tests.support.rival import open_frozen_store
 from tests.support.store_harness import PostgresHarness, ids
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "test_an_older_run_goes_first_after_one_head_start",
     "test_due_jobs_and_upcoming_runs_are_cut_after_the_earliest",
     "test_expiry_ends_the_run_whose_time_passed_first",
-    "test_staging_takes_the_oldest_gated_run_of_all_shards_first",
+    "test_staging_takes_the_oldest_blocked_run_of_all_shards_first",
     "test_staging_takes_the_oldest_run_of_a_shard_first",
     "test_the_run_that_is_due_first_goes_first",
 ]
@@ -42,7 +42,7 @@ async def harness(
     contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
 ) -> AsyncIterator[PostgresHarness]:
     read_rows_as_they_lie(monkeypatch)
-    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
+    async with open_frozen_store(contract_database, kept_connections) as harness:
         yield harness
 
 

@@ -17,17 +17,15 @@ from mainspring.core.ports.storage.upkeep import Retention
 from tests.support.boundaries import ADA, CLAIM_PATHS, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
 from tests.support.kept_connections import KeptConnections
-from tests.support.rival import open_patient_store
+from tests.support.rival import open_frozen_store
 from tests.support.store_harness import PostgresHarness, ids
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-async def harness(
-    contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
-) -> AsyncIterator[PostgresHarness]:
-    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
+async def harness(contract_database: str, kept_connections: KeptConnections) -> AsyncIterator[PostgresHarness]:
+    async with open_frozen_store(contract_database, kept_connections) as harness:
         yield harness
 
 

@@ -9,7 +9,7 @@ from mainspring.core.model.limits.limits import Breaker, build_limiters
 from mainspring.core.model.runs.run import RunState
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.kept_connections import KeptConnections
-from tests.support.rival import Rival, connect_rival, open_patient_store
+from tests.support.rival import Rival, connect_rival, open_frozen_store
 from tests.support.store_harness import PostgresHarness
 
 pytestmark = pytest.mark.postgres
@@ -20,10 +20,8 @@ BLOCKED, QUEUED = RunState.BLOCKED, RunState.QUEUED
 
 
 @pytest.fixture
-async def harness(
-    contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
-) -> AsyncIterator[PostgresHarness]:
-    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
+async def harness(contract_database: str, kept_connections: KeptConnections) -> AsyncIterator[PostgresHarness]:
+    async with open_frozen_store(contract_database, kept_connections) as harness:
         yield harness
 
 

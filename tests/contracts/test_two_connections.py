@@ -22,7 +22,7 @@ from mainspring.stores.postgres.rows import compute_order_lock
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, every
 from tests.support.kept_connections import KeptConnections
-from tests.support.rival import Rival, connect_rival, open_patient_store
+from tests.support.rival import Rival, connect_rival, open_frozen_store
 from tests.support.store_harness import PostgresHarness, ids
 
 pytestmark = pytest.mark.postgres
@@ -33,10 +33,8 @@ KEY = compute_order_lock("default", "key")
 
 
 @pytest.fixture
-async def harness(
-    contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
-) -> AsyncIterator[PostgresHarness]:
-    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
+async def harness(contract_database: str, kept_connections: KeptConnections) -> AsyncIterator[PostgresHarness]:
+    async with open_frozen_store(contract_database, kept_connections) as harness:
         yield harness
 
 
@@ -133,7 +131,7 @@ async def test_expiry_skips_a_run_that_another_holds(
     assert await harness.store.expire(10) == 1
 
 
-async def test_a_completion_gives_its_key_to_the_next_run_that_nobody_holds(
+async def test_a_completion_gives_its_key_to_the_next_run_that_is_not_locked(
     harness: PostgresHarness, rival: Rival
 ) -> None:
     [held] = await harness.start(a_run(key="key"))
@@ -145,7 +143,7 @@ async def test_a_completion_gives_its_key_to_the_next_run_that_nobody_holds(
     await rival.release()
 
 
-async def test_a_completion_admits_the_next_run_of_a_limit_that_nobody_holds(
+async def test_a_completion_admits_the_next_run_of_a_limit_that_is_not_locked(
     harness: PostgresHarness, rival: Rival
 ) -> None:
     [held] = await harness.start(a_run(limits=(LIMIT,)))
@@ -174,7 +172,7 @@ async def test_resolving_skips_a_parent_that_another_holds(harness: PostgresHarn
 
 
 @pytest.mark.parametrize("table", ["job", "schedule"])
-async def test_upkeep_resumes_the_paused_jobs_that_nobody_holds(
+async def test_upkeep_resumes_the_paused_jobs_that_are_not_locked(
     harness: PostgresHarness, rival: Rival, table: str
 ) -> None:
     jobs = [await harness.put(a_job(a_spec(schedule=every(DAY)))) for _ in range(2)]
@@ -239,7 +237,7 @@ async def test_upkeep_keeps_the_row_of_a_key_or_limit_that_another_is_taking(
     assert await harness._connection.fetchval(f"SELECT count(*) FROM {table}") == 0
 
 
-async def test_a_budget_lowers_the_runs_that_nobody_holds(harness: PostgresHarness, rival: Rival) -> None:
+async def test_a_budget_lowers_the_runs_that_are_not_locked(harness: PostgresHarness, rival: Rival) -> None:
     held, free = a_run(), a_run()
     await harness.submit(held, free)
     await rival.hold("run WHERE id = $1", held.id)

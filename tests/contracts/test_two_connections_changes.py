@@ -16,7 +16,7 @@ from mainspring.core.store import KEYS_KEPT
 from tests.support.boundaries import ADA
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.kept_connections import KeptConnections
-from tests.support.rival import Rival, connect_rival, open_patient_store
+from tests.support.rival import Rival, connect_rival, open_frozen_store
 from tests.support.store_harness import PostgresHarness
 
 pytestmark = pytest.mark.postgres
@@ -36,10 +36,8 @@ NOTE_END = "INSERT INTO ended_parent (run_id, state, at) VALUES ($1, 5, 0)"
 
 
 @pytest.fixture
-async def harness(
-    contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
-) -> AsyncIterator[PostgresHarness]:
-    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
+async def harness(contract_database: str, kept_connections: KeptConnections) -> AsyncIterator[PostgresHarness]:
+    async with open_frozen_store(contract_database, kept_connections) as harness:
         yield harness
 
 

@@ -23,7 +23,7 @@ from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_run, a_spec, every
 from tests.support.kept_connections import KeptConnections
 from tests.support.plans import read_rows_as_they_lie
-from tests.support.rival import Rival, connect_rival, open_patient_store
+from tests.support.rival import Rival, connect_rival, open_frozen_store
 from tests.support.store_harness import PostgresHarness, ids
 
 pytestmark = pytest.mark.postgres
@@ -40,7 +40,7 @@ async def harness(
     contract_database: str, monkeypatch: pytest.MonkeyPatch, kept_connections: KeptConnections
 ) -> AsyncIterator[PostgresHarness]:
     read_rows_as_they_lie(monkeypatch)
-    async with open_patient_store(contract_database, monkeypatch, kept_connections) as harness:
+    async with open_frozen_store(contract_database, kept_connections) as harness:
         yield harness
 
 

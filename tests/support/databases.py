@@ -3,21 +3,52 @@
 import functools
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import pytest
 
 from mainspring.stores import statements
-from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres import PostgresStore, database
 from mainspring.stores.postgres.database import PACKAGE
+from tests.support.waiting import DEADLINE_SECONDS, eventually
+
+
+def remove_time_limits(patch: pytest.MonkeyPatch) -> None:
+    """Let the calls of stores that open from now on wait as long as a slow machine needs."""
+    for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+        patch.setitem(database.SESSION, setting, "0")
+    patch.setattr(asyncpg, "create_pool", functools.partial(_create_pool, asyncpg.create_pool))
+    # How long a call waits for a free connection; no setting changes it.
+    patch.setattr(database, "_PATIENCE", DEADLINE_SECONDS)
+
+
+def _create_pool(create: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return create(*arguments, **options | {"command_timeout": None, "timeout": DEADLINE_SECONDS})
 
 
 async def create_database(dsn: str, name: str, template: str | None = None) -> None:
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+        await _execute_when_unused(
+            connection, f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else "")
+        )
     finally:
         await connection.close()
+
+
+async def _execute_when_unused(connection: "asyncpg.Connection[asyncpg.Record]", statement: str) -> None:
+    """Run a statement on a database that must have no sessions: one that has been closed may need time to end."""
+
+    async def executed() -> bool:
+        with suppress(asyncpg.ObjectInUseError):
+            await connection.execute(statement)
+            return True
+        return False
+
+    await eventually(executed)
 
 
 async def drop_database(dsn: str, name: str) -> None:
@@ -48,7 +79,7 @@ async def make_template(dsn: str, name: str, prepare: Callable[[str], Awaitable[
             await connection.execute(f"DROP DATABASE IF EXISTS {unfinished} WITH (FORCE)")
             await connection.execute(f"CREATE DATABASE {unfinished}")
             await prepare(with_database(dsn, unfinished))
-            await connection.execute(f"ALTER DATABASE {unfinished} RENAME TO {name}")
+            await _execute_when_unused(connection, f"ALTER DATABASE {unfinished} RENAME TO {name}")
     finally:
         await connection.close()
     return name

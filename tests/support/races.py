@@ -6,7 +6,6 @@ Triggers in the database pause the call: they wait for an advisory lock that the
 """
 
 import asyncio
-import functools
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,7 +21,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import Job, NewJob
 from mainspring.core.store import Demand, NewSession
-from mainspring.stores.postgres import PostgresStore, database
+from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, prepare_connection
 from tests.support.builders import a_fire, a_tick
 from tests.support.databases import (
@@ -31,10 +30,11 @@ from tests.support.databases import (
     drop_database,
     make_template,
     migrations_digest,
+    remove_time_limits,
     with_database,
 )
 from tests.support.store_harness import TEST_CLOCK_SQL
-from tests.support.waiting import DEADLINE_SECONDS, eventually
+from tests.support.waiting import eventually
 
 Answer = TypeVar("Answer")
 
@@ -237,7 +237,7 @@ async def open_races(postgres_dsn: str) -> AsyncIterator[Races]:
     await create_database(postgres_dsn, name, template)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            _remove_time_limits(patch)
+            remove_time_limits(patch)
             async with AsyncExitStack() as stack:
                 races = Races(with_database(postgres_dsn, name), stack)
                 races.store = await races.a_store()
@@ -246,17 +246,3 @@ async def open_races(postgres_dsn: str) -> AsyncIterator[Races]:
                 assert await races.store.sweep(1_000) == 0
     finally:
         await drop_database(postgres_dsn, name)
-
-
-def _remove_time_limits(patch: pytest.MonkeyPatch) -> None:
-    """Paused and blocked calls wait as long as a slow machine needs."""
-    for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
-        patch.setitem(SESSION, setting, "0")
-    patient = functools.partial(_create_pool, asyncpg.create_pool)
-    patch.setattr(asyncpg, "create_pool", patient)
-    # How long a call waits for a free connection; no setting changes it.
-    patch.setattr(database, "_PATIENCE", DEADLINE_SECONDS)
-
-
-def _create_pool(create: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    return create(*arguments, **options | {"command_timeout": None, "timeout": DEADLINE_SECONDS})

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from mainspring.stores.postgres.database import SESSION
 from tests.support.kept_connections import KeptConnections
 from tests.support.store_harness import PostgresHarness
 from tests.support.waiting import eventually
@@ -98,12 +97,8 @@ async def connect_rival(harness: PostgresHarness) -> AsyncIterator[Rival]:
 
 
 @asynccontextmanager
-async def open_patient_store(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, kept: KeptConnections
-) -> AsyncIterator[PostgresHarness]:
-    """A store whose calls wait for locks as long as a slow machine needs. At the end the sweep must find nothing."""
-    for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
-        monkeypatch.setitem(SESSION, setting, "0")
+async def open_frozen_store(dsn: str, kept: KeptConnections) -> AsyncIterator[PostgresHarness]:
+    """A store whose clock only the test moves. At the end the sweep must find nothing."""
     harness = PostgresHarness(dsn, kept)
     await harness.open()
     try:
