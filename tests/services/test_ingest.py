@@ -394,7 +394,7 @@ async def test_a_request_that_waited_too_long_is_refused_and_later_ones_are_not(
     assert MAX_WAIT * 10 < KEYS_KEPT
 
 
-async def test_a_full_waiting_list_refuses_the_newest_requests_of_the_longest_lane(
+async def test_a_full_waiting_list_refuses_the_newest_requests_of_the_tenant_with_the_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mainspring.features.ingest.service._MAX_WAITING", 4)

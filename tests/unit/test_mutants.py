@@ -89,7 +89,7 @@ def test_keeps_an_order_that_selects_nothing() -> None:
     assert mutate_statement("SELECT id FROM run ORDER BY id") == {}
 
 
-def test_tells_assignments_from_comparisons() -> None:
+def test_distinguishes_assignments_from_comparisons() -> None:
     found = mutate_statement("UPDATE run SET a = $1, b = (c = d) WHERE id = $2")
     assert found["compare"] == [
         "UPDATE run SET a = $1, b = (c <> d) WHERE id = $2",

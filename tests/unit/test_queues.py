@@ -244,7 +244,7 @@ def test_a_tag_is_kept_only_while_it_is_ahead_of_the_clock() -> None:
     assert turns.ahead(3) == {}
 
 
-def test_the_next_places_are_counted_by_share() -> None:
+def test_the_next_turns_are_counted_by_share() -> None:
     turns = TurnOrder(0, {"b": 1}, {"a": 2}, ("a", "b"))
     assert turns.ahead(0) == {}
     assert turns.ahead(3) == {"a": 2, "b": 1}
