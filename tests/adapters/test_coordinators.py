@@ -1,6 +1,7 @@
 """Redis, etcd and ZooKeeper as coordinators: leases, watches, the table of owners, and servers that restart."""
 
 import asyncio
+import itertools
 import signal
 import struct
 import uuid
@@ -11,7 +12,7 @@ import pytest
 
 from mainspring.core.model.base.errors import Fenced, StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Micros
+from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.ports.registry import Registry, View
 from mainspring.core.runtime.system_clock import SystemClock
@@ -27,6 +28,8 @@ from tools.services.redis import Redis
 from tools.services.zookeeper import ZooKeeper
 
 ONE, OTHER = SessionId(1), SessionId(2)
+#: No lease ends because the machine is slow. A client waits for an answer for a sixth of it.
+LONG_LEASE: Micros = 10 * MINUTE
 _DELETE = 2
 
 
@@ -204,16 +207,24 @@ async def is_member(registry: Registry, member: SessionId) -> bool:
     return await eventually(look) == "member"
 
 
-async def enter(registry: Registry, member: SessionId, ttl: Micros) -> None:
-    """Enter as soon as the coordinator answers: servers that elect a leader accept no members."""
+async def enter(registry: Registry, ttl: Micros) -> SessionId:
+    """Enter as soon as the coordinator answers: servers that elect a leader accept no members. Return the member.
 
-    async def enters() -> bool:
+    Each try has its own id, as in production: the server may have taken a try whose answer was lost, and ZooKeeper
+    keeps the node of that member until its lease ends.
+    """
+    members = map(SessionId, itertools.count(10))
+
+    async def enters() -> SessionId | None:
+        member = next(members)
         with suppress(StoreUnavailable):
             await registry.enter(member, ttl)
-            return True
-        return False
+            return member
+        return None
 
-    await eventually(enters)
+    member = await eventually(enters)
+    assert member is not None
+    return member
 
 
 @pytest.mark.slow
@@ -222,11 +233,15 @@ async def test_a_registry_recovers_when_stopped_servers_answer_again(breakable: 
     registry = make_registry(breakable.address())
     await registry.open(namespace)
     try:
-        await enter(registry, ONE, 5 * SECOND)
+        member = await enter(registry, 5 * SECOND)
         for node in breakable.nodes:
             node.signal(signal.SIGSTOP)
         # Each of these fails while the servers are still stopped.
-        for asked in (registry.look(ONE), registry.enter(OTHER, 2 * SECOND), registry.write(ONE, {1: ONE}, 0)):
+        for asked in (
+            registry.look(member),
+            registry.enter(OTHER, 2 * SECOND),
+            registry.write(member, {1: member}, 0),
+        ):
             with pytest.raises(StoreUnavailable):
                 await asked
         finding = await check_coordinator(make_registry(breakable.address()), "it", SECOND, SystemClock())
@@ -235,11 +250,12 @@ async def test_a_registry_recovers_when_stopped_servers_answer_again(breakable: 
             node.signal(signal.SIGCONT)
 
         async def writes() -> bool:
+            nonlocal member
             try:
-                view = await registry.look(ONE)
-                return await registry.write(ONE, {1: ONE}, view.version)
+                view = await registry.look(member)
+                return await registry.write(member, {1: member}, view.version)
             except Fenced:
-                await enter(registry, ONE, HOUR)
+                member = await enter(registry, LONG_LEASE)
             except StoreUnavailable:
                 pass
             return False
@@ -259,12 +275,12 @@ async def test_a_lease_survives_the_loss_of_any_one_of_three_nodes(breakable: En
     registry = make_registry(breakable.address())
     await registry.open(namespace)
     try:
-        await enter(registry, ONE, HOUR)
+        member = await enter(registry, LONG_LEASE)
         for node in breakable.nodes:
             node.signal(signal.SIGKILL)
-            assert await is_member(registry, ONE), "the lease was lost with a node"
+            assert await is_member(registry, member), "the lease was lost with a node"
             node.start()
             await asyncio.to_thread(breakable.wait)
-            assert await is_member(registry, ONE), "the lease was lost with a node"
+            assert await is_member(registry, member), "the lease was lost with a node"
     finally:
         await registry.close()

@@ -84,11 +84,11 @@ class Node:
         if (pid := self.pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            if number == signal.SIGKILL:
-                self.wait_for_end()
+            if number == signal.SIGKILL and not self.wait_for_end(_SECONDS_TO_START):
+                raise ServiceUnavailable(f"{self._ensemble.name}: process {pid} was killed and does not end")
 
-    def wait_for_end(self) -> bool:
-        until = time.monotonic() + _SECONDS_TO_STOP
+    def wait_for_end(self, seconds: float = _SECONDS_TO_STOP) -> bool:
+        until = time.monotonic() + seconds
         while (pid := self.pid) is not None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
