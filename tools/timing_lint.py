@@ -1,12 +1,13 @@
 """Find tests whose result depends on how fast the machine is. ``make check`` runs it.
 
-Four things are refused in ``tests/``, outside ``tests/system``:
+Five things are refused in ``tests/``, outside ``tests/system``:
 
 - ``asyncio.sleep`` or ``time.sleep`` with a literal. Wait for a condition (``tests.support.waiting``) or use virtual
   time (``tests.support.virtual``). ``sleep(0)`` and sleeps of a minute or more ("until it is cancelled") are fine.
 - A literal deadline under 60 s for a real wait: ``asyncio.timeout(5)``, ``asyncio.wait_for(x, 5)``.
 - An assertion that compares a measured duration: ``assert time.monotonic() - began < 1``.
 - ``deadline=`` under 60 s for ``eventually`` and ``wait_until``.
+- A request of ``httpx2`` without ``timeout=``, which gives up after 5 s, unless it has ``transport=``.
 
 A module whose async tests all carry ``@in_virtual_time`` may sleep as it likes: no real time passes there.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SHORTEST_DEADLINE = 60
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns", "process_time"}
+REQUESTS = {f"httpx2.{name}" for name in ("get", "post", "put", "delete", "request", "stream", "Client", "AsyncClient")}
 WAITS = {"timeout", "wait_for", "wait", "join", "communicate", "eventually", "wait_until", "run"}
 
 #: Files that may measure or pause, and why.
@@ -77,6 +79,8 @@ def _check_call(call: ast.Call) -> str | None:
         if seconds and seconds[0] is not None and 0 < seconds[0] < SHORTEST_DEADLINE:
             return f"sleeps for {seconds[0]:g} s; wait for a condition instead"
         return None
+    if name in REQUESTS and not {"timeout", "transport"} & {keyword.arg for keyword in call.keywords}:
+        return "a request gives up after 5 s; pass timeout=DEADLINE_SECONDS"
     last = name.rpartition(".")[2]
     if last not in WAITS:
         return None

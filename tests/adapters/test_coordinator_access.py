@@ -15,7 +15,7 @@ from mainspring.core.model.base.instant import MINUTE
 from tests.support.certificates import make_certificate
 from tests.support.coordination_harness import make_registry
 from tests.support.servers import not_here, require
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 from tools.services.ensemble import Node, ask
 from tools.services.etcd import Etcd
 from tools.services.redis import Redis
@@ -82,7 +82,9 @@ class GuardedEtcd(Etcd):
             ("user/grant", {"user": "root", "role": "root"}),
             ("enable", {}),
         ):
-            httpx2.post(f"http://{self.nodes[0].address}/v3/auth/{path}", json=question).raise_for_status()
+            httpx2.post(
+                f"http://{self.nodes[0].address}/v3/auth/{path}", json=question, timeout=DEADLINE_SECONDS
+            ).raise_for_status()
 
 
 async def test_etcd_with_a_password(tmp_path: Path, namespace: str) -> None:
@@ -122,7 +124,8 @@ class SealedEtcd(Etcd):
         trusted = ssl.create_default_context(cafile=files / "certificate.pem")
         trusted.load_cert_chain(files / "certificate.pem", files / "key.pem")
         try:
-            return b"true" in httpx2.get(f"https://{node.address}/health", verify=trusted).content
+            url = f"https://{node.address}/health"
+            return b"true" in httpx2.get(url, verify=trusted, timeout=DEADLINE_SECONDS).content
         except httpx2.TransportError:
             return False
 

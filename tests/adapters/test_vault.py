@@ -24,7 +24,7 @@ from mainspring.integrations.vault.secrets import AppRole, VaultSecrets
 from tests.support.certificates import make_certificate
 from tests.support.clock import ManualClock
 from tests.support.vault import ROLE, SECRET_ID, Vault, running
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def make_secrets(
     vault: Vault, clock: Clock, credentials: Callable[[], str] | AppRole, authority: str = ""
 ) -> VaultSecrets:
     trusted = ssl.create_default_context(cafile=authority or None)
-    client = httpx2.Client(base_url=vault.address, trust_env=False, verify=trusted)
+    client = httpx2.Client(base_url=vault.address, trust_env=False, verify=trusted, timeout=DEADLINE_SECONDS)
     return VaultSecrets(client, clock, credentials, mount="secret", path="mainspring", keep=30 * SECOND)
 
 

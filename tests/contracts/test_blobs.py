@@ -159,7 +159,7 @@ async def test_a_signed_url_needs_no_credentials(blobs: Blobs, address: str) -> 
         assert url is None
         return
     assert url is not None
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS) as client:
         answer = await client.get(url)
         assert (answer.status_code, answer.content) == (200, DATA)
         assert (await client.get(url, headers={"Range": "bytes=10-14"})).content == DATA[10:15]
@@ -174,7 +174,7 @@ async def test_a_signed_url_expires(blobs: Blobs, address: str) -> None:
     await blobs.put(NAME, DATA)
     url = await blobs.signed_url(NAME, SECOND)
     assert url is not None
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS) as client:
 
         async def is_rejected() -> bool:
             return (await client.get(url)).status_code == 403

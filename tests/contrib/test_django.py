@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import terminate, wait_for_http
 from tests.support.django_project import PAGE, DjangoProject
 from tests.support.processes import START_SECONDS, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
 _DATABASE = "postgresql://db.example/shop"
 
@@ -61,9 +61,12 @@ def test_the_page_works_from_the_first_command_to_the_last_answer(project: Djang
         wait_for_http(f"http://127.0.0.1:{port}", up, project.log)
         wait_until(lambda: _answers(web), project.log.read_text, deadline=START_SECONDS)
         ordered, shown = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-        answer = httpx2.post(f"{web}/orders", data={"customer": "ada@example.com"}).text
+        answer = httpx2.post(f"{web}/orders", data={"customer": "ada@example.com"}, timeout=DEADLINE_SECONDS).text
         assert shape(answer) == shape(ordered)
-        wait_until(lambda: shape(httpx2.get(f"{web}/orders/1").text) == shape(shown), project.log.read_text)
+        wait_until(
+            lambda: shape(httpx2.get(f"{web}/orders/1", timeout=DEADLINE_SECONDS).text) == shape(shown),
+            project.log.read_text,
+        )
         assert "send_receipt" in project.manage("mainspring", "runs", "list", "--task", "send_receipt")
         assert project.manage("mainspring", "runs", "show", json.loads(answer)["run"])
         assert "count_orders" in project.manage("mainspring", "jobs", "list")
@@ -76,7 +79,7 @@ def test_the_page_works_from_the_first_command_to_the_last_answer(project: Djang
 
 def _answers(url: str) -> bool:
     try:
-        return httpx2.get(url).status_code == 404
+        return httpx2.get(url, timeout=DEADLINE_SECONDS).status_code == 404
     except httpx2.TransportError:
         return False
 

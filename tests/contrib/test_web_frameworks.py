@@ -14,7 +14,7 @@ import pytest
 from tests.support.command_line import terminate, wait_for_http
 from tests.support.doc_blocks import write_blocks
 from tests.support.processes import PYTHONPATH, START_SECONDS, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
 DOCS = Path(__file__).parents[2] / "docs/guides"
 
@@ -78,7 +78,7 @@ class Page:
 
     def _listens(self) -> bool:
         try:
-            return httpx2.get(self.url).status_code == 404
+            return httpx2.get(self.url, timeout=DEADLINE_SECONDS).status_code == 404
         except httpx2.TransportError:
             return False
 
@@ -89,7 +89,7 @@ def test_the_fastapi_page(tmp_path: Path) -> None:
     server = page.start(*page.command("granian"))
     try:
         page.check_requests(form=False)
-        signed_out = httpx2.get(f"{page.url}/ops/jobs/", follow_redirects=True)
+        signed_out = httpx2.get(f"{page.url}/ops/jobs/", follow_redirects=True, timeout=DEADLINE_SECONDS)
         assert signed_out.status_code == 200
         assert str(signed_out.url).startswith(f"{page.url}/ops/jobs/sign-in")
     finally:

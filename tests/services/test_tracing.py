@@ -46,6 +46,7 @@ from tests.support.builders import a_held_run, a_policy, a_run, a_worker, some_r
 from tests.support.certificates import make_certificate
 from tests.support.clock import ManualClock
 from tests.support.collector import Collector, Recorded
+from tests.support.waiting import DEADLINE_SECONDS
 
 
 class Ended(NamedTuple):
@@ -418,7 +419,7 @@ async def test_sending_spans_is_not_instrumented(collector: Collector) -> None:
         seen.append(contexts.get_value(_SUPPRESS_INSTRUMENTATION_KEY))
         return httpx2.Response(200)
 
-    world.tracing.sender._client = httpx2.Client()
+    world.tracing.sender._client = httpx2.Client(timeout=DEADLINE_SECONDS)
     world.tracing.sender._client.post = post  # type: ignore[method-assign]
     await world.submit(a_run())
     send_all(world.tracing)

@@ -19,6 +19,7 @@ from mainspring.web.oidc import OidcSettings
 from mainspring.web.session import COOKIE, CookieCipher, build_session
 from tests.api.conftest import Service
 from tests.support.openid_provider import Provider
+from tests.support.waiting import DEADLINE_SECONDS
 
 ROLES = {"owners": (Role.ADMIN, None), "people": (Role.OPERATOR, "acme"), "guests": (Role.VIEWER, "acme")}
 
@@ -49,7 +50,7 @@ async def sign_in_at_provider(client: httpx2.AsyncClient, to: str = "jobs") -> s
     """Go to the provider and return the address that it redirects to."""
     away = await client.get("/sign-in/oidc", params={"to": to})
     assert away.status_code == 303
-    async with httpx2.AsyncClient() as browser:
+    async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS) as browser:
         back = await browser.get(away.headers["location"])
     return str(back.headers["location"])
 

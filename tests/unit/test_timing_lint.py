@@ -34,6 +34,8 @@ class Findings:
         ("await asyncio.wait_for(event.wait(), 1)", "wait_for gives up"),
         ("thread.join(timeout=2)", "join gives up"),
         ("await eventually(check, deadline=30)", "eventually gives up"),
+        ("httpx2.get(url)", "a request gives up"),
+        ("async with httpx2.AsyncClient(base_url=url) as client: pass", "a request gives up"),
         ("assert time.monotonic() - began < 1", "asserts a measured duration"),
         ("took = time.perf_counter() - began\n    assert took <= 0.5", "asserts a measured duration"),
     ],
@@ -51,6 +53,8 @@ def test_a_dependence_on_speed_is_found(findings: Findings, statement: str, mess
         "await asyncio.sleep(pause)",
         "async with asyncio.timeout(60): pass",
         "await eventually(check)",
+        "httpx2.get(url, timeout=DEADLINE_SECONDS)",
+        "httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app))",
         "assert clock.monotonic() - began < 1",
     ],
 )
