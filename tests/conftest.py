@@ -43,9 +43,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and collection_path in _SLOW else None
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    if collector.path in _SLOW and isinstance(collector, pytest.Directory):
-        collector.add_marker(pytest.mark.slow)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    # Not their folders: pytest calls no hook of this file for a folder that it finds by itself.
+    if not _SLOW.isdisjoint(item.path.parents):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)
