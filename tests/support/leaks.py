@@ -20,10 +20,11 @@ from tests.support.waiting import DEADLINE_SECONDS
 #: pytest writes the name of the running test here.
 _OF_PYTEST = {"PYTEST_CURRENT_TEST"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
-#: Threads that tests of a process share: those of the event loop's executor, and of the stores in ``KeptSqlite``.
-_SHARED_THREADS = ("asyncio_", "mainspring-sqlite")
-#: The first server of a process configures these.
-_SERVER_LOGGERS = ("_granian", "granian")
+#: Threads that tests of a process share: those of the event loop's executor, and of the stores in ``KeptSqlite``. The
+#: daemon that sends spans never ends; without new spans it does nothing.
+_SHARED_THREADS = ("asyncio_", "mainspring-sqlite", "mainspring spans")
+#: The first server, sender of spans or client of Redis in a process configures these.
+_LIBRARY_LOGGERS = ("_granian", "granian", "opentelemetry.exporter.otlp", "push_response")
 _NEW_LOGGER: tuple[object, ...] = (logging.NOTSET, [], True, False)
 
 
@@ -78,7 +79,7 @@ def _settings() -> Iterator[tuple[str, object]]:
     loggers = {
         name: _logger_state(logger)
         for name, logger in (("", logging.root), *logging.root.manager.loggerDict.items())
-        if isinstance(logger, logging.Logger) and not name.startswith(_SERVER_LOGGERS)
+        if isinstance(logger, logging.Logger) and not name.startswith(_LIBRARY_LOGGERS)
     }
     # An imported module may make a logger. That changes nothing.
     yield "loggers", {name: state for name, state in loggers.items() if state != _NEW_LOGGER}
