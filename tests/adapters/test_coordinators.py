@@ -22,7 +22,7 @@ from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
 from tests.support.coordination_harness import OUTSIDE, expire, make_registry
 from tests.support.servers import not_here, require
 from tests.support.waiting import eventually
-from tools.services.ensemble import Ensemble, Node
+from tools.services.ensemble import Ensemble
 from tools.services.etcd import Etcd
 from tools.services.redis import Redis
 from tools.services.zookeeper import ZooKeeper
@@ -51,21 +51,25 @@ async def registry(address: str, namespace: str) -> AsyncIterator[Registry]:
     await registry.close()
 
 
-async def test_a_lease_that_is_not_renewed_expires(registry: Registry) -> None:
+async def test_a_lease_that_is_not_renewed_expires(registry: Registry, address: str, namespace: str) -> None:
     await registry.enter(ONE, MINUTE)
-    await registry.enter(OTHER, 3 * SECOND)
-    assert (await registry.look(ONE)).members == {ONE, OTHER}
+    # Apart: a client waits for an answer for a part of the lease, which is too short for a busy machine.
+    impatient = make_registry(address)
+    await impatient.open(namespace)
+    other = await enter(impatient, 3 * SECOND)
 
     async def find_view_without_the_other() -> View | None:
         # Connections stay alive by themselves; only a look renews a lease.
         view = await registry.look(ONE)
         return view if view.members == {ONE} else None
 
-    view = await eventually(find_view_without_the_other)
-    assert view is not None
-    with pytest.raises(Fenced):
-        await registry.look(OTHER)
-    assert not await registry.write(OTHER, {1: OTHER}, view.version)
+    try:
+        view = await eventually(find_view_without_the_other)
+        assert view is not None
+        assert not await is_member(impatient, other)
+        assert not await registry.write(other, {1: other}, view.version)
+    finally:
+        await impatient.close()
 
 
 async def test_watchers_are_notified_when_a_member_expires_or_the_table_changes(
@@ -170,17 +174,7 @@ async def test_doctor_reports_the_granted_lease(address: str) -> None:
     assert "grants leases of" in finding.says
 
 
-class PatientZooKeeper(ZooKeeper):
-    """Grants leases of an hour, so that no lease expires because the machine is slow."""
-
-    def command(self, node: Node) -> list[str]:
-        command = super().command(node)
-        with (node.directory / "zoo.cfg").open("a") as configuration:
-            configuration.write("maxSessionTimeout=3600000\n")
-        return command
-
-
-@pytest.fixture(scope="module", params=[Redis, Etcd, PatientZooKeeper], ids=lambda kind: kind.name)
+@pytest.fixture(scope="module", params=[Redis, Etcd, ZooKeeper], ids=lambda kind: kind.name)
 def breakable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """Servers that only this module uses, so that its tests may stop them."""
     require(request.param.name)

@@ -1,4 +1,4 @@
-"""ZooKeeper: three nodes, with ticks that let a session be as short as half a second."""
+"""ZooKeeper: three nodes, with sessions from half a second to an hour."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ class ZooKeeper(Ensemble):
     packages = ("zookeeper", "default-jre-headless")
     size = 3
     port_names: tuple[str, ...] = ("client", "quorum", "election")
-    #: Milliseconds. A session lasts two ticks at least and twenty at most; its end is rounded up to the next tick.
+    #: Milliseconds. A session lasts two ticks at least; its end is rounded up to the next tick.
     tick = 250
 
     def installed(self) -> bool:
@@ -28,6 +28,8 @@ class ZooKeeper(Ensemble):
         (data / "myid").write_text(f"{node.number + 1}\n")
         settings = {
             "tickTime": self.tick,
+            # Twenty ticks by default: a session of a busy machine would end.
+            "maxSessionTimeout": 3_600_000,
             "initLimit": 40,
             "syncLimit": max(4, 2_000 // self.tick),
             "dataDir": data,
