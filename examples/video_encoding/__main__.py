@@ -21,7 +21,7 @@ async def main(videos: int, frames: int, fleet: str) -> bool:
     settings = app.settings()
     address = f"http://{settings.host}:{settings.port}"
     # This process schedules and answers HTTP. The work is done by others, which a parent starts and stops by the load.
-    async with app.running(worker=False, http=True), httpx2.AsyncClient(base_url=address) as api:
+    async with app.running(worker=False, http=True), httpx2.AsyncClient(base_url=address, timeout=60) as api:
         with Processes(Path("video_encoding.log")) as processes:
             say(f"The API is at {address}/docs, what workers say in video_encoding.log")
             # 10:100 in a data center.

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 
 from tests.support.processes import PYTHONPATH, ROOT, free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 
 async def run_example(name: str, folder: Path, **environment: str) -> str:
@@ -58,8 +58,8 @@ async def _answer(name: str, folder: Path, line: str) -> str:
 
 async def run_on_broker(name: str, folder: Path, store: str, broker: str) -> str:
     """Run an example with a broker; its output. Its workers must have claimed runs by hints."""
-    first = free_port()
-    ports = range(first, first + 10)
+    reserved = [free_port() for _ in range(10)]
+    ports = range(min(reserved), max(reserved) + 1)
     running = asyncio.create_task(
         run_example(
             name,
@@ -71,7 +71,7 @@ async def run_on_broker(name: str, folder: Path, store: str, broker: str) -> str
         )
     )
     claimed = 0.0
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS) as client:
 
         async def ended() -> bool:
             nonlocal claimed

@@ -20,7 +20,7 @@ import httpx2
 import msgspec
 
 from tests.support.scheduler_cluster import SECOND, Cluster, RunMetrics, Ticks, cluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_SECONDS, wait_until
 from tools.services import ensure
 from tools.services.ensemble import Ensemble, Node, ask
 from tools.services.etcd import Etcd, StockEtcd
@@ -102,7 +102,7 @@ async def outage(found: Cluster, ensemble: Ensemble, seconds: float = 0, runs: i
     finally:
         for node in ensemble.nodes:
             node.signal(signal.SIGCONT)
-    back = await found.until(found.fires)
+    back = await found.until_fires()
     await found.until_balanced()
     return Outage(worked=worked, back=back, ticks=await found.ticks())
 
@@ -155,7 +155,7 @@ def find_leader(ensemble: Ensemble) -> Node:
 
 def leads(ensemble: Ensemble, node: Node) -> bool:
     if isinstance(ensemble, Etcd):
-        status = httpx2.post(f"http://{node.address}/v3/maintenance/status", json={}).json()
+        status = httpx2.post(f"http://{node.address}/v3/maintenance/status", json={}, timeout=DEADLINE_SECONDS).json()
         return bool(status["header"]["member_id"] == status.get("leader"))
     return b"Mode: leader" in ask(node.address, b"srvr")
 

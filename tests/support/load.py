@@ -3,25 +3,30 @@
 import asyncio
 import random
 import re
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 import asyncpg
 import httpx2
 
+from mainspring.core.model.base.errors import BrokerUnavailable, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.ports.dispatch import Broker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.postgres import PostgresStore
-from tests.support.processes import Processes, api_client, free_port, until_ready
+from tests.support.processes import START_SECONDS, Processes, api_client, free_port, until_ready
 from tests.support.waiting import eventually
 
 APP = "tests.support.load_tasks:app"
 PAUSE_SECONDS = 0.05
+#: More than the workers of these tests hold at once.
+MOST_LEFT = 200
 
 
 def make_jobs(store: PostgresStore) -> Jobs:
@@ -42,17 +47,10 @@ async def until_succeeded(dsn: str, runs: set[RunId], processes: Processes, *, m
     connection = await asyncpg.connect(dsn)
     try:
 
-        async def left() -> int:
-            count: int = await connection.fetchval(
-                "SELECT (SELECT count(*) FROM mainspring.run WHERE job_id IS NULL) "
-                "+ (SELECT count(*) FROM mainspring.waiting WHERE job_id IS NULL)"
-            )
-            return count
-
         async def none_left() -> bool:
-            return await left() == 0
+            return await _count_left(connection) == 0
 
-        await eventually(none_left, processes.logs)
+        await eventually(none_left, processes.logs, deadline=START_SECONDS)
         rows = await connection.fetch("SELECT id::text, state FROM mainspring.history WHERE job_id IS NULL")
     finally:
         await connection.close()
@@ -61,6 +59,14 @@ async def until_succeeded(dsn: str, runs: set[RunId], processes: Processes, *, m
     assert not runs - set(found), f"{len(runs - set(found))} lost\n{processes.logs()}"
     assert more or set(found) == runs
     assert {row["state"] for row in rows} == {5}
+
+
+async def _count_left(connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+    count: int = await connection.fetchval(
+        "SELECT (SELECT count(*) FROM mainspring.run WHERE job_id IS NULL) "
+        "+ (SELECT count(*) FROM mainspring.waiting WHERE job_id IS NULL)"
+    )
+    return count
 
 
 class Load:
@@ -84,21 +90,52 @@ class Load:
         self._enough.set()
         await self._task
 
-    def hints(self) -> list[Hint]:
-        """A hint for every run so far. Most of them have ended."""
-        return [Hint(run, "load", 0) for run in self.runs]
+    async def repeat_hints(self, broker: Broker) -> None:
+        """Publish a hint for every run so far. Most of them have ended."""
+        hints = [Hint(run, "load", 0) for run in self.runs]
+
+        async def published() -> bool:
+            with suppress(BrokerUnavailable):
+                await broker.publish(hints)
+                return True
+            return False
+
+        await eventually(published)
 
     async def until_more(self, count: int, processes: Processes) -> None:
         """Wait until so many more runs are submitted."""
         wanted = len(self.runs) + count
-        await eventually(lambda: len(self.runs) >= wanted, processes.logs)
+
+        def reached() -> bool:
+            assert self._task is not None
+            if self._task.done():
+                self._task.result()
+            return len(self.runs) >= wanted
+
+        await eventually(reached, processes.logs, deadline=START_SECONDS)
 
     async def _submit(self) -> None:
-        while not self._enough.is_set():
-            runs = [a_moment(self._jobs, 20) for _ in range(10)]
-            await self._jobs.submit_many(runs)
-            self.runs |= {run.id for run in runs}
-            await asyncio.sleep(PAUSE_SECONDS)
+        connection = await asyncpg.connect(self._dsn)
+        try:
+            while not self._enough.is_set():
+                # On a busy machine workers are slower than this loop: what is left must not grow without end.
+                if await _count_left(connection) < MOST_LEFT:
+                    await self._submit_ten()
+                await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            await connection.close()
+
+    async def _submit_ten(self) -> None:
+        runs = [a_moment(self._jobs, 20) for _ in range(10)]
+
+        async def accepted() -> bool:
+            with suppress(StoreUnavailable):
+                await self._jobs.submit_many(runs)
+                return True
+            return False
+
+        await eventually(accepted)
+        self.runs |= {run.id for run in runs}
 
     async def check(self, processes: Processes) -> None:
         """Wait until all runs have ended. Each must have succeeded, once."""
@@ -124,7 +161,7 @@ async def until_broker_is(state: str, client: httpx2.AsyncClient, processes: Pro
     async def reached() -> bool:
         return await read_broker_state(client) == state
 
-    await eventually(reached, processes.logs)
+    await eventually(reached, processes.logs, deadline=START_SECONDS)
 
 
 async def count_hinted_claims(client: httpx2.AsyncClient) -> float:
@@ -140,4 +177,4 @@ async def until_fed(client: httpx2.AsyncClient, processes: Processes, claims: in
     async def fed() -> bool:
         return await count_hinted_claims(client) >= before + claims
 
-    await eventually(fed, processes.logs)
+    await eventually(fed, processes.logs, deadline=START_SECONDS)

@@ -66,9 +66,14 @@ class Cluster:
     def start_worker(self) -> None:
         self._processes.start("worker", "tests.support.load_tasks:app", "--queue", "load:50")
 
-    async def fires(self) -> bool:
-        """Whether the ledger has a tick of the last two seconds."""
-        return await self._newest_tick() > await self._now() - 2 * SECOND
+    async def until_fires(self) -> float:
+        """Wait until the ledger has a later tick than now; how many seconds that took."""
+        newest = await self._newest_tick()
+
+        async def fires() -> bool:
+            return await self._newest_tick() > newest
+
+        return await self.until(fires)
 
     async def stands_still(self) -> bool:
         """Whether the ledger has no tick of the last four seconds."""
@@ -217,7 +222,7 @@ async def cluster(postgres: str, coordination: str, schedulers: int = 3, crons: 
                     found.start()
                 await found.until_balanced()
                 await found.declare(crons)
-                await found.until(found.fires)
+                await found.until_fires()
                 yield found
             finally:
                 await connection.close()

@@ -114,7 +114,7 @@ async def test_kafka_may_lose_and_repeat_hints_and_every_run_is_completed_once(
         await until_fed(client, processes)
         # Deliver every hint three times more. Most of the runs have ended.
         for _ in range(3):
-            await publisher.publish(load.hints())
+            await load.repeat_hints(publisher)
         await until_fed(client, processes)
         # The scheduler creates deleted topics again, and publishes the hints of waiting runs.
         await broker.admin.delete_topics(broker.topics)
