@@ -72,7 +72,7 @@ async def test_an_application_runs_in_the_lifespan_of_litestar(tmp_path: Path) -
         result: int = await handle.result("2m")
         return result
 
-    web: Any = Litestar([submit], lifespan=[lambda _: jobs.running()])
+    web: Any = Litestar([submit], lifespan=[lambda _: jobs.running()], logging_config=None)
     async with web.lifespan():
         transport = httpx2.ASGITransport(app=web)
         async with httpx2.AsyncClient(transport=transport, base_url="http://web") as client:
@@ -112,7 +112,9 @@ def test_django_submits_from_its_views(tmp_path: Path) -> None:
         def view(request: HttpRequest) -> JsonResponse:
             return JsonResponse({"run": jobs.named("add").sync.submit(left=1, right=int(request.GET["right"])).id})
 
-        settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="-", DATABASES={})
+        settings.configure(
+            ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="-", DATABASES={}, LOGGING_CONFIG=None
+        )
         django.setup()
         urlpatterns[:] = [url_path("submit", view)]
         run = Client().get("/submit", {"right": 2}).json()["run"]

@@ -21,10 +21,10 @@ from tests.support.waiting import DEADLINE_SECONDS
 _OF_PYTEST = {"PYTEST_CURRENT_TEST"}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
 #: Threads that tests of a process share: those of the event loop's executor, and of the stores in ``KeptSqlite``. The
-#: daemon that sends spans never ends; without new spans it does nothing.
-_SHARED_THREADS = ("asyncio_", "mainspring-sqlite", "mainspring spans")
-#: The first server, sender of spans or client of Redis in a process configures these.
-_LIBRARY_LOGGERS = ("_granian", "granian", "opentelemetry.exporter.otlp", "push_response")
+#: daemons that send spans and renew Vault's tokens never end; without new spans and tokens they do nothing.
+_SHARED_THREADS = ("asyncio_", "mainspring-sqlite", "mainspring spans", "mainspring-vault")
+#: The first server, sender of spans, client of Redis or logging task in a process configures these.
+_FIRST_USE_LOGGERS = ("_granian", "granian", "opentelemetry.exporter.otlp", "push_response", "mainspring.task")
 _NEW_LOGGER: tuple[object, ...] = (logging.NOTSET, [], True, False)
 
 
@@ -79,7 +79,7 @@ def _settings() -> Iterator[tuple[str, object]]:
     loggers = {
         name: _logger_state(logger)
         for name, logger in (("", logging.root), *logging.root.manager.loggerDict.items())
-        if isinstance(logger, logging.Logger) and not name.startswith(_LIBRARY_LOGGERS)
+        if isinstance(logger, logging.Logger) and not name.startswith(_FIRST_USE_LOGGERS)
     }
     # An imported module may make a logger. That changes nothing.
     yield "loggers", {name: state for name, state in loggers.items() if state != _NEW_LOGGER}
