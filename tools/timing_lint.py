@@ -7,7 +7,7 @@ Five things are refused in ``tests/``, outside ``tests/system``:
 - A literal deadline under 60 s for a real wait: ``asyncio.timeout(5)``, ``asyncio.wait_for(x, 5)``.
 - An assertion that compares a measured duration: ``assert time.monotonic() - began < 1``.
 - ``deadline=`` under 60 s for ``eventually`` and ``wait_until``.
-- A request of ``httpx2`` without ``timeout=``, which gives up after 5 s, unless it has ``transport=``.
+- A request of ``httpx2`` without ``timeout=``, which times out after 5 s, unless it has ``transport=``.
 
 A module whose async tests all carry ``@in_virtual_time`` may sleep as it likes: no real time passes there.
 """
@@ -80,7 +80,7 @@ def _check_call(call: ast.Call) -> str | None:
             return f"sleeps for {seconds[0]:g} s; wait for a condition instead"
         return None
     if name in REQUESTS and not {"timeout", "transport"} & {keyword.arg for keyword in call.keywords}:
-        return "a request gives up after 5 s; pass timeout=DEADLINE_SECONDS"
+        return "a request times out after 5 s; pass timeout=DEADLINE_SECONDS"
     last = name.rpartition(".")[2]
     if last not in WAITS:
         return None
