@@ -39,6 +39,8 @@ CRITICAL = (
         "core/worker/completer.py",
         "core/worker/slots.py",
         "core/worker/worker.py",
+        "core/worker/lease.py",
+        "core/worker/waiting.py",
         "core/worker/claimer.py",
     ),
     *(
