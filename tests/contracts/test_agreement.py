@@ -35,14 +35,15 @@ LABELS: list[tuple[str, ...]] = [(), ("gpu=a100",), ("gpu=a100", "region=eu")]
 REQUIRED: list[tuple[str, ...]] = [("gpu=a100",), ("region=eu",), ("gpu=a100", "region=eu"), ("gpu=h100",)]
 
 
-#: One limiter each, because stores may admit runs of several limiters in any order. No period is a whole number of
-#: minutes, so that none ends exactly when the clock moves.
+#: No period is a whole number of minutes, so that none ends exactly when the clock moves.
 LIMITED: list[dict[str, Any]] = [
     {},
     {},
     {"limits": (a_limit("one", 1),)},
     {"limits": (a_limit("two", 2),)},
     {"limits": (a_limit("rate", 2, 90 * SECOND),)},
+    {"limits": (a_limit("one", 1), a_limit("two", 2))},
+    {"limits": (a_limit("two", 3), a_limit("rate", 2, 90 * SECOND))},
     {"breaker": Breaker(failures=2, within=210 * SECOND, pause=90 * SECOND)},
 ]
 UNIQUE: list[Unique | None] = [

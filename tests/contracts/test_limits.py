@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
+from random import Random
 
 import msgspec
 import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
-from mainspring.core.model.limits.limits import Limit, build_limiters
+from mainspring.core.model.limits.limits import Limit, LimiterState, build_limiters, left, passed, recent, started
 from mainspring.core.model.runs.completion import (
     CompletionAnswer,
     complete_cancel,
@@ -51,6 +52,50 @@ async def test_a_batch_is_admitted_in_the_order_of_due_time_and_id(harness: Harn
     early = a_run(limits=ONE, at=await harness.now() - HOUR)
     await harness.submit(*reversed(runs), early)
     assert await harness.states([early, *runs]) == [QUEUED, BLOCKED, BLOCKED, BLOCKED]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_claims_count_starts_as_the_rule_does(harness: Harness, seed: int) -> None:
+    random = Random(seed)
+    limits = a_limit("narrow", 3, 90 * SECOND), a_limit("wide", 9, 7 * MINUTE), a_limit("most", 12)
+    limiters = build_limiters("default", "greet", limits, None)
+    states = dict.fromkeys((limiter.number for limiter in limiters), LimiterState())
+    worker = await harness.worker()
+    await harness.freeze_clock()
+    for _ in range(12):
+        submitted = await harness.submit(*limited(random.randrange(3), *limits))
+        held = await harness.claim(worker, random.randrange(1, 4))
+        now = await harness.now()
+        for limiter in limiters:
+            after = states[limiter.number]
+            for _ in [answer for answer in submitted if answer.state is QUEUED]:
+                after = passed(limiter, after)
+            for _ in held:
+                after = started(limiter, after, now)
+            stored, _ = await harness.store.limiter(limiter.number, 1)
+            assert (stored.used, recent(limiter, stored, now)) == (after.used, recent(limiter, after, now))
+            for _ in held:
+                after = left(limiter, after, now, "succeeded", started_at=now)
+            states[limiter.number] = after
+        # Blocked runs would be admitted when the completion makes room for them.
+        await harness.store.cancel([answer.id for answer in submitted if answer.state is BLOCKED])
+        await harness.succeed(*held)
+        await harness.move_clock(random.randrange(40) * SECOND)
+
+
+async def test_a_run_does_not_overtake_one_that_waits_behind_a_run_of_two_limits(harness: Harness) -> None:
+    keys = sorted(("one", "other"), key=lambda key: build_limiters("default", "greet", (a_limit(key),), None)[0].number)
+    first, second = (a_limit(key) for key in keys)
+    ahead, elsewhere = a_run(limits=(first,), key="k"), a_run(limits=(second,))
+    of_both, of_one = a_run(limits=(first, second)), a_run(limits=(first,))
+    next_of_key = a_run(limits=(first,), key="k")
+    for run in (ahead, elsewhere, of_both, of_one, next_of_key):
+        await harness.submit(run)
+    held = await harness.claim(await harness.worker())
+    assert ids(held) == ids([ahead, elsewhere])
+    # The first run in line moves to its other limit, and the next of the key arrives behind the second one.
+    await harness.succeed(held[0])
+    assert await harness.states([of_both, of_one, next_of_key]) == [BLOCKED, QUEUED, BLOCKED]
 
 
 async def test_the_view_of_a_blocked_run_names_its_limiter(harness: Harness) -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.limits.limits import Ending, Limiter
+from mainspring.core.model.limits.limits import Ending, LimiterState
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire, Tick
 from mainspring.core.ports.storage.answers import HeartbeatAnswer
+from mainspring.core.rules.limit_decisions import LimiterRow
 from mainspring.core.worker.lease import Lease
 from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.rows import JobRow, RunRow
@@ -143,8 +144,9 @@ class WithoutTheStoresClock(RecordedStore):
 
 
 class WideLimiters(Limiters):
-    def _find_blocking_limit(self, run: RunRow, now: Instant) -> Limiter | None:
-        return None
+    def read(self, number: int) -> LimiterRow:
+        super().read(number)
+        return LimiterRow(number, LimiterState())
 
 
 class WithoutRoom(RecordedStore):

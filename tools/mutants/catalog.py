@@ -17,6 +17,7 @@ CRITICAL = (
         "core/model/runs/retry.py",
         "core/model/runs/rank.py",
         "core/model/limits/limits.py",
+        "core/rules/",
         "core/model/schedules/plan.py",
         "core/model/limits/queues.py",
     ),
@@ -54,7 +55,7 @@ CRITICAL = (
     *("postgres/queries/fire.sql", "postgres/queries/coordinate.sql", "postgres/queries/limit.sql"),
     *("postgres/queries/submit.sql", "postgres/queries/stage.sql", "postgres/queries/dependencies.sql"),
     *("procedures/30_workers.sql", "procedures/50_reap.sql", "procedures/40_schedule.sql", "procedures/60_shards.sql"),
-    *("procedures/15_limits.sql", "procedures/10_moves.sql", "procedures/20_submit.sql", "core/model/schedules/cron/"),
+    *("limits.sql", "procedures/10_moves.sql", "procedures/20_submit.sql", "core/model/schedules/cron/"),
 )
 _TURNS = 4
 

@@ -10,6 +10,7 @@ PACKAGE = "src/mainspring"
 STORES = f"{PACKAGE}/stores"
 PYTHON_FOLDERS = (
     "core/model",
+    "core/rules",
     "core/worker",
     "core/scheduler",
     "core/cluster",

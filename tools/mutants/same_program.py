@@ -12,6 +12,7 @@ import apsw
 
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.constants import CONSTANTS
+from mainspring.stores.sqlite.work.limiters import create_limit_functions
 from mainspring.stores.statements import insert_constants
 from tools.mutants.mutant import Mutant
 from tools.mutants.paths import ROOT, STORES
@@ -60,6 +61,7 @@ def _compile(procedures: Iterable[str]) -> _Program:
         path = Path(folder) / "store.db"
         connections.open_for_writing(path, _SHARDS).close()
         connection = apsw.Connection(str(path))
+        create_limit_functions(connection)
         for text in procedures:
             connection.execute(insert_constants(text, CONSTANTS))
         rows = list(connection.execute("EXPLAIN INSERT INTO call VALUES (?, ?, ?, ?, ?, ?)", (0,) * 6))

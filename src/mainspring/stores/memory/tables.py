@@ -36,7 +36,7 @@ class Tables(RunTransitions):
     def next_change(self) -> Instant | None:
         """Return the earliest time at which a scheduler pass has work to do even if nothing else changes."""
         moments = [index.entries[0][0] for index in (*self.scheduled, *self.due_jobs, self.slo_checks) if index.entries]
-        room = self.limiters.find_next_room(self.now)
+        room = self.limiters.find_next_wake_up()
         if room is not None:
             moments.append(room)
         if self.dependencies.ended:

@@ -27,7 +27,7 @@ from mainspring.stores.postgres.database import (
 )
 from mainspring.stores.postgres.rows import class_number, compute_key_lock, encode_about
 from mainspring.stores.postgres.work.keys import build_key_request
-from mainspring.stores.postgres.work.limiter_decisions import pack_limits
+from mainspring.stores.postgres.work.limit_columns import pack_limits
 from mainspring.stores.postgres.work.submissions import SubmitMixin, _list_names
 from mainspring.stores.postgres.work.workforce import WorkerMixin, _succeeded
 

@@ -13,6 +13,7 @@ from mainspring.core.ports.upkeep.schema import TOO_OLD
 from mainspring.core.runtime.private_files import create_private_file
 from mainspring.stores import statements
 from mainspring.stores.sqlite.constants import CONSTANTS
+from mainspring.stores.sqlite.work.limiters import create_limit_functions
 
 PACKAGE = "mainspring.stores.sqlite"
 MIGRATIONS = statements.migrations(PACKAGE)
@@ -114,6 +115,7 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         migrate(connection, shards)
+        create_limit_functions(connection)
         create_procedures(connection)
     except BaseException:
         connection.close()

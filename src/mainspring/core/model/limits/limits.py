@@ -12,6 +12,7 @@ A run releases its limiters when its attempt ends, or when it is cancelled or ex
 module has the rules. The store keeps the state of a limiter in a row, locked while a run acquires or releases it.
 """
 
+from bisect import bisect_right
 from typing import Literal
 
 import msgspec
@@ -137,7 +138,7 @@ def room(limiter: Limiter, state: LimiterState, now: Instant) -> int:
         case 1:  # AT_A_TIME
             return max(limiter.most - state.used, 0)
         case 2:  # PER_PERIOD
-            return max(limiter.most - state.used - len(recent(limiter, state, now)), 0)
+            return max(limiter.most - state.used - len(state.times) + _count_old(limiter, state, now), 0)
         case _:
             if state.open_until is None:
                 return _FREE
@@ -146,7 +147,11 @@ def room(limiter: Limiter, state: LimiterState, now: Instant) -> int:
 
 def recent(limiter: Limiter, state: LimiterState, now: Instant) -> tuple[Instant, ...]:
     """Return the times that still count. A period excludes its start, so that two full periods can be adjacent."""
-    return tuple(at for at in state.times if at > now - limiter.per)
+    return state.times[_count_old(limiter, state, now) :]
+
+
+def _count_old(limiter: Limiter, state: LimiterState, now: Instant) -> int:
+    return bisect_right(state.times, now - limiter.per)
 
 
 def room_comes_at(limiter: Limiter, state: LimiterState, now: Instant) -> Instant | None:

@@ -1,5 +1,7 @@
 """Moves runs between the indexes of their states."""
 
+from collections.abc import Mapping
+
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.cluster.datacenters import find_preference
@@ -7,9 +9,12 @@ from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.runs.rank import compute_rank
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.datacenters import PreferenceOrder
+from mainspring.core.rules import limits
+from mainspring.core.rules.driving import run_at_once
 from mainspring.stores.memory.rows import KeyLock, RunRow
 from mainspring.stores.memory.transitions.events import EventTransitions
 from mainspring.stores.memory.transitions.queues import QueueRules
+from mainspring.stores.memory.work.limiters import MemoryLimiterRows
 
 
 class RunPlacement(EventTransitions, QueueRules):
@@ -70,18 +75,43 @@ class RunPlacement(EventTransitions, QueueRules):
         return True
 
     def admit_runs(self) -> list[RunRow]:
-        """Queue the runs that now fit into the limiters that changed."""
-        admitted = self.limiters.admit(self.now)
-        for run in admitted:
-            kept = self._kept_ranks.get(run.id)
-            self._queue(run, self.compute_rank(run) if kept is None else kept[0])
-            if kept is not None:
-                run.queued_at = kept[1]
-            if run.id not in self._arrived:
-                run.ready_at = self.now
-            if run.id not in self._kept_ranks:
-                self.record_run_event("run.queued", run)
-        return admitted
+        """Apply the releases of this transaction, and queue the runs that their limiters admit now."""
+        releases, arriving, left = self.limiters.take_changes()
+        if not releases and not arriving and not left:
+            return []
+        rows = self._get_limiter_rows()
+        run_at_once(limits.admit(rows, releases=releases, arriving=arriving, left=left))
+        return rows.queued
+
+    def check_limiters(self, kinds: Mapping[int, int], most_recalled: int = limits.MOST_RECALLED) -> MemoryLimiterRows:
+        """Check limiters that time may have given room, and continue recalls."""
+        rows = self._get_limiter_rows()
+        if kinds:
+            run_at_once(limits.check(rows, kinds, most_recalled))
+        return rows
+
+    def repair_limiters(self) -> int:
+        """Recount the limiters; return how many counts were wrong and how many runs were queued."""
+        suspects = self.limiters.find_suspects(self.now)
+        rows = self._get_limiter_rows()
+        return run_at_once(limits.repair(rows, suspects)).corrected + len(rows.queued) if suspects else 0
+
+    def _get_limiter_rows(self) -> MemoryLimiterRows:
+        return MemoryLimiterRows(self.limiters, self.now, self._queue_admitted, self._recall)
+
+    def _queue_admitted(self, run: RunRow) -> None:
+        kept = self._kept_ranks.get(run.id)
+        self._queue(run, self.compute_rank(run) if kept is None else kept[0])
+        if kept is not None:
+            run.queued_at = kept[1]
+        if run.id not in self._arrived:
+            run.ready_at = self.now
+        if run.id not in self._kept_ranks:
+            self.record_run_event("run.queued", run)
+
+    def _recall(self, run: RunRow) -> None:
+        self._leave_index(run)
+        self._block(run)
 
     def _queue(self, run: RunRow, rank: int) -> None:
         run.state = RunState.QUEUED
@@ -135,13 +165,8 @@ class RunPlacement(EventTransitions, QueueRules):
                 raise AssertionError(f"{run.id} has ended")
 
     def _release_limiters(self, run: RunRow, ending: Ending) -> None:
-        """Release the limiters of a run. If that opens a breaker, queued runs of its task are blocked again."""
-        if not run.holds_limits:
-            return
-        for row in self.limiters.release(run, self.now, ending):
-            self.limiters.release(row, self.now, "other")
-            self._leave_index(row)
-            self._queue_or_limit(row, row.rank)
+        if run.holds_limits:
+            self.limiters.release(run, ending)
 
     def _index_time_limits(self, run: RunRow, *, add: bool = True) -> None:
         for index, limit in ((self.start_bys, run.start_by), (self.deadlines, run.deadline)):

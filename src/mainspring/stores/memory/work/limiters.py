@@ -1,39 +1,29 @@
-"""Limits and breakers of the memory store: which runs occupy a limiter, which wait, and which pass next."""
+"""The limiters of the memory store: the runs that hold each, and the runs that it blocks."""
 
-from heapq import heappop, heappush
-
-import msgspec
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.limits.limits import (
-    AT_A_TIME,
-    BREAKER,
-    PER_PERIOD,
-    Ending,
-    LimiterState,
-    left,
-    passed,
-    room,
-    room_comes_at,
-    started,
-)
-from mainspring.core.model.limits.limits import (
-    Limiter as Limit,
-)
+from mainspring.core.model.limits.limits import BREAKER, PER_PERIOD, Ending, Limiter, LimiterState, room, started
 from mainspring.core.model.runs.run import RunState
+from mainspring.core.rules.limit_decisions import LimitedRun, LimiterRow, LimitRelease, SavedLimiter
+from mainspring.core.rules.limits import LimiterRequest
 from mainspring.stores.memory.index import Index
 from mainspring.stores.memory.rows import RunRow
 
-_OCCUPYING = (RunState.QUEUED, RunState.RUNNING)
+_HOLDING = (RunState.QUEUED, RunState.RUNNING)
 
 
 class LimiterLine:
-    """A limiter with the runs that occupy it and the runs that it blocks."""
+    """A limiter with the runs that hold it and the runs that it blocks."""
 
     def __init__(self) -> None:
         self.state = LimiterState()
-        #: Queued or running runs that occupy it.
+        self.recalls = False
+        #: When to check it even if no run releases it.
+        self.wake_at: Instant | None = None
+        #: Queued or running runs that hold it.
         self.occupants: dict[RunId, None] = {}
         #: Blocked runs, by (due, id).
         self.line = Index()
@@ -42,179 +32,205 @@ class LimiterLine:
 
 
 class Limiters:
-    """The limiters that are occupied, block a run, or were used recently.
-
-    A run that reaches its limits joins the line of its first limiter. At the end of a transaction runs pass in the
-    order of the lines, as far as there is room. So the order of a batch does not matter.
-    """
+    """The limiters that are held, block a run, or were used recently, and what happened to them in this transaction."""
 
     def __init__(self, runs: dict[RunId, RunRow]) -> None:
-        self._runs = runs
+        self.runs = runs
         self.by_number: dict[int, LimiterLine] = {}
-        #: Limiters that changed since their lines were last checked.
-        self._changed: dict[int, None] = {}
+        self._releases: list[LimitRelease] = []
+        self._arriving: dict[RunId, RunRow] = {}
+        #: Limiters that block one run less.
+        self._left: dict[int, None] = {}
 
     def enqueue(self, run: RunRow) -> None:
-        """Wait at the first limiter of the run. The others are checked when there is room."""
-        self._block(run, run.limits[0])
-        self._changed[run.limits[0].number] = None
+        """Have the run checked by its limiters when the transaction ends."""
+        run.blocked_by = run.limits[0].number
+        self._arriving[run.id] = run
 
     def dequeue(self, run: RunRow) -> None:
         assert run.blocked_by is not None
-        self.by_number[run.blocked_by].line.remove(run.due, run.id)
-        self._changed[run.blocked_by] = None
-        run.blocked_by = None
+        if run.id not in self._arriving:
+            self._left[run.blocked_by] = None
+        self.leave_line(run)
+
+    def release(self, run: RunRow, ending: Ending) -> None:
+        """Release the limiters of a run whose attempt ended or never began."""
+        self.vacate(run)
+        started_at = run.started_at if run.state is RunState.RUNNING else None
+        self._releases.append(LimitRelease(run.limits, ending, started_at))
+
+    def vacate(self, run: RunRow) -> None:
+        run.holds_limits = False
+        for limiter in run.limits:
+            del self.by_number[limiter.number].occupants[run.id]
 
     def count_start(self, run: RunRow, now: Instant) -> None:
-        for limit in run.limits:
-            limiter = self.by_number[limit.number]
-            limiter.state = started(limit, limiter.state, now)
-            limiter.remembers_until = max(limiter.remembers_until, now + limit.per)
+        for limiter in run.limits:
+            if limiter.kind == PER_PERIOD:
+                line = self.by_number[limiter.number]
+                line.state = started(limiter, line.state, now)
+                line.remembers_until = max(line.remembers_until, now + limiter.per)
+                if line.line and line.wake_at is None:
+                    line.wake_at = now + limiter.per
 
-    def release(self, run: RunRow, now: Instant, ending: Ending) -> list[RunRow]:
-        """Release the limiters of a run whose attempt ended or never began.
+    def take_changes(self) -> tuple[list[LimitRelease], list[LimitedRun], list[int]]:
+        """Return the releases, the runs that arrived, and the limiters that block one run less, and forget them."""
+        arriving = [LimitedRun(run.due, run.id, run.limits) for run in self._arriving.values()]
+        changes = self._releases, arriving, list(self._left)
+        self._releases, self._left = [], {}
+        return changes
 
-        Return the queued runs at each breaker that this opened.
-        """
-        requeued: list[RunRow] = []
-        started_at = run.started_at if run.state is RunState.RUNNING else None
-        run.holds_limits = False
-        for limit in run.limits:
-            limiter = self.by_number[limit.number]
-            del limiter.occupants[run.id]
-            was_open = limiter.state.open_until is not None
-            limiter.state = left(limit, limiter.state, now, ending, started_at=started_at)
-            limiter.remembers_until = max(limiter.remembers_until, now + limit.per)
-            self._changed[limit.number] = None
-            if limiter.state.open_until is not None and not was_open:
-                rows = (self._runs[occupants] for occupants in limiter.occupants)
-                requeued += [row for row in rows if row.state is RunState.QUEUED]
-        return requeued
+    def join_line(self, run: RunRow, number: int) -> None:
+        """Move an arriving run, or one that another limiter blocks, to the line of a limiter."""
+        self.leave_line(run)
+        run.blocked_by = number
+        self.by_number[number].line.add(run.due, run.id)
 
-    def admit(self, now: Instant) -> list[RunRow]:
-        """Let waiting runs pass the limiters that changed, as far as there is room."""
-        passed_on: list[RunRow] = []
-        lines = dict(self._changed)
-        self._changed.clear()
-        heads: list[tuple[int, str, int]] = []
-        for number in lines:
-            self._push_head(heads, number)
-        while heads:
-            due, row, number = heappop(heads)
-            if number not in lines or self._get_head(number) != (due, row):
-                continue
-            run = self._runs[RunId(row)]
-            limit = self._find_blocking_limit(run, now)
-            if limit is not None and limit.number == number:
-                del lines[number]
-                continue
-            self.by_number[number].line.remove(due, row)
-            if limit is None:
-                self._occupy(run)
-                passed_on.append(run)
-            else:
-                self._block(run, limit)
-                if limit.number in lines:
-                    self._push_head(heads, limit.number)
-            self._push_head(heads, number)
-        return passed_on
+    def leave_line(self, run: RunRow) -> None:
+        if self._arriving.pop(run.id, None) is None and run.blocked_by is not None:
+            self.by_number[run.blocked_by].line.remove(run.due, run.id)
+        run.blocked_by = None
 
-    def _push_head(self, heads: list[tuple[int, str, int]], number: int) -> None:
-        head = self._get_head(number)
-        if head is not None:
-            heappush(heads, (*head, number))
+    def find_due(self, now: Instant) -> dict[int, int]:
+        """Return the kinds of the limiters that time may have given room."""
+        return {
+            number: self.find_first(number).kind
+            for number, line in self.by_number.items()
+            if line.line and line.wake_at is not None and line.wake_at <= now
+        }
 
-    def mark_timed(self, now: Instant) -> None:
-        """Mark the limiters where the passage of time may have made room."""
-        for number, limiter in self.by_number.items():
-            limit = self._get_limit_of_head(number)
-            if limit is not None and limit.kind != AT_A_TIME and room(limit, limiter.state, now):
-                self._changed[number] = None
+    def find_recalling(self) -> dict[int, int]:
+        return {number: BREAKER for number, line in self.by_number.items() if line.recalls}
 
-    def find_next_room(self, now: Instant) -> Instant | None:
-        """Return when the passage of time makes room for a waiting run."""
-        times = []
-        for number, limiter in self.by_number.items():
-            limit = self._get_limit_of_head(number)
-            if limit is not None and limit.kind != AT_A_TIME:
-                times.append(now if room(limit, limiter.state, now) else room_comes_at(limit, limiter.state, now))
+    def find_next_wake_up(self) -> Instant | None:
+        times = (line.wake_at for line in self.by_number.values() if line.line)
         return min((time for time in times if time is not None), default=None)
 
-    def recount(self) -> int:
-        """Correct limiters that disagree with their runs; return how many were wrong.
+    def find_suspects(self, now: Instant) -> dict[int, int]:
+        """Return the limiters with a wrong count, and those that have room for a blocked run but are not checked."""
+        counts = self.count_holders(list(self.by_number))
+        return {
+            number: BREAKER
+            for number, line in self.by_number.items()
+            if counts.get(number, line.state.used) != line.state.used
+            or (
+                line.line
+                and line.wake_at is None
+                and not line.recalls
+                and room(self.find_first(number), line.state, now)
+            )
+        }
 
-        Also marks every line that can move without the passage of time; ``touch_timed`` marks the others.
-        """
-        found = 0
-        for number, limiter in self.by_number.items():
-            rows = {run: self._runs.get(run) for run in limiter.occupants}
-            occupants = {run: row for run, row in rows.items() if row is not None and row.state in _OCCUPYING}
-            limit = self._get_limit_of_head(number)
-            used = _count_used(number, limiter.state, list(occupants.values()))
-            wrong = len(occupants) < len(rows) or used != limiter.state.used
-            if wrong:
-                limiter.occupants = dict.fromkeys(occupants)
-                limiter.state = msgspec.structs.replace(limiter.state, used=used)
-                found += 1
-            by_time = limit is not None and (limit.kind == PER_PERIOD or limiter.state.open_until is not None)
-            if wrong or not by_time:
-                self._changed[number] = None
-        return found
+    def count_holders(self, numbers: Sequence[int]) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        for number in numbers:
+            line = self.by_number[number]
+            rows = [row for run in line.occupants if (row := self.runs.get(run)) is not None and row.state in _HOLDING]
+            line.occupants = {row.id: None for row in rows}
+            kinds = {find_limiter(row, number).kind for row in rows}
+            if BREAKER not in kinds:
+                counts[number] = sum(PER_PERIOD not in kinds or row.state is RunState.QUEUED for row in rows)
+        return counts
 
     def forget_unused(self, now: Instant) -> None:
         """Delete the limiters whose state equals that of a new one."""
         unused = [
             number
-            for number, limiter in self.by_number.items()
-            if not limiter.occupants
-            and not limiter.line
-            and limiter.state.open_until is None
-            and limiter.remembers_until <= now
+            for number, line in self.by_number.items()
+            if not line.occupants and not line.line and line.state.open_until is None and line.remembers_until <= now
         ]
         for number in unused:
             del self.by_number[number]
 
-    def _block(self, run: RunRow, limit: Limit) -> None:
-        run.blocked_by = limit.number
-        self.by_number.setdefault(limit.number, LimiterLine()).line.add(run.due, run.id)
+    def read(self, number: int) -> LimiterRow:
+        line = self.by_number.setdefault(number, LimiterLine())
+        head = self.find_first(number).most if line.line else None
+        return LimiterRow(number, line.state, head, line.recalls)
 
-    def _occupy(self, run: RunRow) -> None:
-        run.holds_limits, run.blocked_by = True, None
-        for limit in run.limits:
-            limiter = self.by_number.setdefault(limit.number, LimiterLine())
-            limiter.state = passed(limit, limiter.state)
-            limiter.occupants[run.id] = None
-
-    def _find_blocking_limit(self, run: RunRow, now: Instant) -> Limit | None:
-        """Return the first limiter of the run that has no room, or where another run is ahead of it."""
-        for limit in run.limits:
-            limiter = self.by_number.get(limit.number)
-            if limiter is None:
-                continue
-            head = self._get_head(limit.number)
-            if (head is not None and head < (run.due, run.id)) or not room(limit, limiter.state, now):
-                return limit
-        return None
-
-    def _get_head(self, number: int) -> tuple[int, str] | None:
-        limiter = self.by_number.get(number)
-        return limiter.line.entries[0] if limiter is not None and limiter.line.entries else None
-
-    def _get_limit_of_head(self, number: int) -> Limit | None:
-        """Return the limit as the first run in line defines it."""
-        head = self._get_head(number)
-        return None if head is None else _find_limit(self._runs[RunId(head[1])], number)
+    def find_first(self, number: int) -> Limiter:
+        """Return the limiter as the first run in line defines it."""
+        _, run = self.by_number[number].line.entries[0]
+        return find_limiter(self.runs[RunId(run)], number)
 
 
-def _find_limit(run: RunRow, number: int) -> Limit:
-    return next(limit for limit in run.limits if limit.number == number)
+class MemoryLimiterRows:
+    """The rows of limits in one transaction."""
+
+    def __init__(
+        self, limiters: Limiters, now: Instant, queue: Callable[[RunRow], None], unqueue: Callable[[RunRow], None]
+    ) -> None:
+        self.now = now
+        self.queued: list[RunRow] = []
+        #: How many runs were recalled by open breakers.
+        self.recalled = 0
+        self._limiters = limiters
+        self._queue = queue
+        self._unqueue = unqueue
+        #: The last blocked run that was found of each limiter.
+        self._last_found: dict[int, tuple[Instant, str]] = {}
+
+    async def lock(self, wanted: Mapping[int, LimiterRequest]) -> Sequence[LimiterRow]:
+        return [self._limiters.read(number) for number in wanted]
+
+    async def try_lock(self, limiters: Mapping[int, Limiter]) -> Sequence[LimiterRow]:
+        return [self._limiters.read(number) for number in limiters]
+
+    async def find_blocked(self, most: Mapping[int, int], seen: Collection[RunId]) -> Sequence[LimitedRun]:
+        found: list[LimitedRun] = []
+        for number, count in most.items():
+            entries = self._limiters.by_number[number].line.entries
+            start = bisect_right(entries, self._last_found.get(number, (-1, "")))
+            for due, run in entries[start : start + count]:
+                found.append(LimitedRun(due, RunId(run), self._limiters.runs[RunId(run)].limits, number))
+                self._last_found[number] = due, run
+        return found
+
+    async def find_queued(self, breakers: Sequence[int], most: int) -> Mapping[RunId, tuple[Limiter, ...]]:
+        runs = self._limiters.runs
+        return {
+            run: runs[run].limits
+            for number in breakers
+            for run in [run for run in self._limiters.by_number[number].occupants if self._is_queued(run)][:most]
+        }
+
+    async def count_holders(self, numbers: Sequence[int]) -> Mapping[int, int]:
+        return self._limiters.count_holders(numbers)
+
+    async def queue(self, runs: Sequence[LimitedRun]) -> None:
+        for run in runs:
+            row = self._limiters.runs[run.id]
+            self._limiters.leave_line(row)
+            row.holds_limits = True
+            for limiter in row.limits:
+                self._limiters.by_number[limiter.number].occupants[run.id] = None
+            self._queue(row)
+            self.queued.append(row)
+
+    async def block(self, waits: Mapping[RunId, int]) -> None:
+        for run, number in waits.items():
+            self._limiters.join_line(self._limiters.runs[run], number)
+
+    async def recall(self, runs: Sequence[RunId]) -> None:
+        for run in runs:
+            row = self._limiters.runs[run]
+            self._limiters.vacate(row)
+            self._unqueue(row)
+            breaker = next(limiter for limiter in row.limits if limiter.kind == BREAKER)
+            self._limiters.join_line(row, breaker.number)
+        self.recalled += len(runs)
+
+    async def save(self, limiters: Sequence[SavedLimiter]) -> None:
+        for saved in limiters:
+            line = self._limiters.by_number[saved.number]
+            line.state = saved.state
+            line.recalls = saved.recalls and any(map(self._is_queued, line.occupants))
+            line.wake_at = saved.wake_at if line.line else None
+            if saved.limiter is not None:
+                line.remembers_until = max(line.remembers_until, self.now + saved.limiter.per)
+
+    def _is_queued(self, run: RunId) -> bool:
+        return self._limiters.runs[run].state is RunState.QUEUED
 
 
-def _count_used(number: int, state: LimiterState, occupants: list[RunRow]) -> int:
-    """Return the correct count of a limiter."""
-    if state.open_until is not None:
-        return min(state.used, len(occupants))
-    kinds = {_find_limit(run, number).kind for run in occupants}
-    if BREAKER in kinds:
-        return 0
-    return sum(PER_PERIOD not in kinds or run.state is RunState.QUEUED for run in occupants)
+def find_limiter(run: RunRow, number: int) -> Limiter:
+    return next(limiter for limiter in run.limits if limiter.number == number)

@@ -80,7 +80,10 @@ class MemoryMaintenance:
 
     async def resolve(self, limit: int) -> int:
         with self._tables.transaction():
-            return self._tables.decide_children(limit)
+            tables = self._tables
+            tables.admit_runs()
+            recalled = tables.check_limiters(tables.limiters.find_recalling(), limit).recalled
+            return recalled + tables.decide_children(limit)
 
     async def sweep(self, limit: int) -> int:
         tables = self._tables
@@ -88,7 +91,8 @@ class MemoryMaintenance:
             undecided = tables.dependencies.find_undecided(tables.runs)
             for child in undecided:
                 tables.decide_child(child)
-            found = len(undecided) + tables.limiters.recount() + len(tables.admit_runs())
+            tables.admit_runs()
+            found = len(undecided) + tables.repair_limiters()
             for key, lock in list(tables.key_locks.items()):
                 if found >= limit:
                     return found

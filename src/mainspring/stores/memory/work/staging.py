@@ -28,8 +28,8 @@ class MemoryScheduling:
             rows = {run.id: run for _, row in due[:limit] if (run := tables.runs[RunId(row)])}
             for run in rows.values():
                 tables.stage(run)
-            tables.limiters.mark_timed(now)
             rows.update({run.id: run for run in tables.admit_runs()})
+            rows.update({run.id: run for run in tables.check_limiters(tables.limiters.find_due(now)).queued})
             staged = [run for run in rows.values() if run.state is RunState.QUEUED]
             return StageResult(
                 now=now,

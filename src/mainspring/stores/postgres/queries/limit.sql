@@ -107,13 +107,13 @@ FROM inside i FULL JOIN (SELECT number, kind, used FROM mainspring.limiter WHERE
 WHERE CASE WHEN coalesce(i.kind, l.kind) = :LIMIT_BREAKER THEN i.number IS NULL ELSE coalesce(i.runs, 0) <> coalesce(l.used, 0) END
 LIMIT :limit
 
--- name: recount_limiters
--- The limiters are locked.
-UPDATE mainspring.limiter l SET used = CASE WHEN l.kind = :LIMIT_BREAKER AND i.runs > 0 THEN l.used ELSE i.runs END, wake_at = mainspring.now_us()
-FROM unnest(:numbers::bigint[]) AS n(number), LATERAL (
-    SELECT count(*)::int AS runs FROM mainspring.run r, mainspring.unpack_limits(r.limits) AS g
-    WHERE r.limits IS NOT NULL AND g.number = n.number AND (g.kind <> :LIMIT_PER_PERIOD OR r.state = :QUEUED)
-) AS i WHERE l.number = n.number
+-- name: limiter_holders
+-- The limiters are locked. Of a breaker with holders, the count is unknown: only one of them is the probe.
+SELECT n.number, i.runs FROM unnest(:numbers::bigint[]) AS n(number), LATERAL (
+    SELECT count(*) FILTER (WHERE g.kind <> :LIMIT_PER_PERIOD OR r.state = :QUEUED)::int AS runs,
+           coalesce(bool_or(g.kind = :LIMIT_BREAKER), false) AS breaker
+    FROM mainspring.run r, mainspring.unpack_limits(r.limits) AS g WHERE r.limits IS NOT NULL AND g.number = n.number
+) AS i WHERE NOT i.breaker
 
 -- name: prune_limiters
 DELETE FROM mainspring.limiter WHERE number = ANY (ARRAY(

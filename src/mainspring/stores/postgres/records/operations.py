@@ -19,6 +19,8 @@ from mainspring.core.model.schedules.job import NewJob, version_body_id
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.rules import limits as limit_rules
+from mainspring.core.rules.limit_decisions import LimitRelease
 from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
 from mainspring.stores.postgres.codes import (
     AT_LIMIT,
@@ -41,12 +43,7 @@ from mainspring.stores.postgres.rows import (
     kept_bucket,
 )
 from mainspring.stores.postgres.work.jobs import OVER, JobMixin, VersionRow
-from mainspring.stores.postgres.work.limiter_decisions import (
-    LimitRelease,
-    build_limit_candidate,
-    pack_limits,
-    unpack_limits,
-)
+from mainspring.stores.postgres.work.limit_columns import pack_limits, unpack_limits
 from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.submissions import PlacedRun, moved_state
 
@@ -133,13 +130,9 @@ class UserChangeMixin(JobMixin):
             await self._emit(connection, "run.queued", [(run.id, self._tenant(run))])
         if held and not kept:
             await connection.execute(*self._db.sql["set_key_holders"].bind(keys=[old_key_lock], holders=[None]))
-            limited = [
-                build_limit_candidate(one)
-                for one in await self._pass_keys_on(connection, [old_key_lock])
-                if one["limits"]
-            ]
+            limited = [one for one in await self._pass_keys_on(connection, [old_key_lock]) if one["limits"]]
             if limited:
-                await self._admit(connection, (), limited)
+                await self._admit(connection, limited)
             if state is RunState.BLOCKED:
                 # The run holds its key again if no other run is before it in line.
                 [now_row] = await connection.fetch(*self._db.sql["states"].bind(runs=[run.id]))
@@ -155,15 +148,15 @@ class UserChangeMixin(JobMixin):
         inside = () if row["limits"] is None else unpack_limits(row["limits"])
         was_queued = STATES[row["state"]] is RunState.QUEUED
         await connection.execute(*self._db.sql["remove_queued" if was_queued else "remove_waiting"].bind(run=run.id))
-        decisions = None
+        decided = None
         if not (inside and placed.state == STATE_CODES[RunState.QUEUED] and inside == placed.limits):
             leaving = [LimitRelease(inside)] if inside else []
             left = () if row["waits"] is None else (row["waits"],)
-            decisions = await self._decide_limits(connection, [placed], leaving, left)
+            decided = await self._decide_limits(connection, [placed], leaving, left)
         await self._edit_body(connection, run, row["body_bucket"])
         await self._reinsert(connection, placed, row)
-        if decisions is not None:
-            await self._write_decisions(connection, decisions)
+        if decided is not None:
+            await limit_rules.write(*decided)
         return STATES[placed.state]
 
     async def _edit_earlier(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:

@@ -16,7 +16,7 @@ from mainspring.stores.postgres.codes import DECISION_CODES, STATE_CODES, TICK, 
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.rows import class_number, compute_job_key_lock, forever_bucket
-from mainspring.stores.postgres.work.limiter_decisions import pack_limits
+from mainspring.stores.postgres.work.limit_columns import pack_limits
 from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.submissions import SubmitMixin
 

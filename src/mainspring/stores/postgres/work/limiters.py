@@ -9,20 +9,16 @@ from collections.abc import Collection, Iterable, Sequence
 
 import asyncpg
 
-from mainspring.core.model.limits.limits import AT_A_TIME, Ending, Limiter
+from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.runs.run import Outcome
 from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.rules import limits
+from mainspring.core.rules.limit_decisions import LimitRelease
 from mainspring.stores.postgres.codes import OUTCOME_CODES
-from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.work.limiter_decisions import (
-    LimitCandidate,
-    LimiterDecisions,
-    LimitRelease,
-    build_limit_candidate,
-    unpack_limits,
-)
+from mainspring.stores.postgres.work.limit_columns import unpack_limits
+from mainspring.stores.postgres.work.limiter_rows import PostgresLimiterRows
 
 _ENDINGS: dict[int, Ending] = {
     OUTCOME_CODES[Outcome.SUCCESS]: "succeeded",
@@ -30,10 +26,6 @@ _ENDINGS: dict[int, Ending] = {
     OUTCOME_CODES[Outcome.TIMEOUT]: "failed",
 }
 _QUEUED = 3
-#: How many rounds look for more runs that could pass when the first in line is locked elsewhere.
-_ROUNDS = 3
-#: How many queued runs a breaker calls back at once when it opens; the others follow later.
-_CALLED_BACK = 500
 
 
 class LimiterMixin(PostgresMixin):
@@ -48,12 +40,18 @@ class LimiterMixin(PostgresMixin):
         if jobs:
             await connection.execute(*self._db.sql["end_delay"].bind(jobs=jobs))
         limited = [row for row in rows if row["limits"] is not None]
-        arriving = [build_limit_candidate(row) for row in next_ones if row["limits"] is not None]
-        arriving += [build_limit_candidate(row, is_silent=True) for row in limited if row.get("final") == _QUEUED]
+        again = [row for row in limited if row.get("final") == _QUEUED]
+        arriving = [row for row in next_ones if row["limits"] is not None] + again
         left = {row["waits"] for row in rows if row.get("waits") is not None}
         queues = Counter(row["queue"] for row in next_ones if row["limits"] is None)
         if limited or arriving or left:
-            queues += await self._admit(connection, [_build_release(row) for row in limited], arriving, left)
+            queues += await self._admit(
+                connection,
+                arriving,
+                releases=[_build_release(row) for row in limited],
+                left=left,
+                silent={row["id"] for row in again},
+            )
         return queues
 
     async def _pass_keys_on(self, connection: Connection, limiters: list[int]) -> list[asyncpg.Record]:
@@ -103,140 +101,29 @@ class LimiterMixin(PostgresMixin):
                 *self._db.sql["queue_runs"].bind(runs=going_on, silent=going_on if is_silent else [])
             )
         queues = Counter(row["queue"] for row in free)
-        limited = [build_limit_candidate(row, is_silent=is_silent) for row in going if row["limits"] is not None]
+        limited = [row for row in going if row["limits"] is not None]
         if limited:
-            queues += await self._admit(connection, (), limited)
+            silent = [row["id"] for row in limited] if is_silent else []
+            queues += await self._admit(connection, limited, silent=silent)
         return queues
 
     async def _admit(
         self,
         connection: Connection,
-        releases: Sequence[LimitRelease],
-        arriving: Sequence[LimitCandidate],
+        arriving: Sequence[asyncpg.Record],
+        *,
+        releases: Sequence[LimitRelease] = (),
         left: Collection[int] = (),
+        silent: Collection[str] = (),
     ) -> Counter[int]:
-        """Let runs leave their limits, and others pass, including runs that waited.
+        """Release limiters, and admit runs that arrive or that were blocked; return how many were queued, by queue.
 
-        ``left``: limiters that a run no longer waits for; that run may have kept others waiting.
-
-        Return how many runs were queued, by queue.
+        ``left``: limiters that block one run less. ``silent``: arriving runs that need no event.
         """
-        decisions = await self._decide(connection, releases, arriving, left)
-        return await self._write_decisions(connection, decisions)
-
-    async def _decide(
-        self,
-        connection: Connection,
-        releases: Sequence[LimitRelease],
-        arriving: Sequence[LimitCandidate],
-        left: Collection[int] = (),
-    ) -> LimiterDecisions:
-        """Lock the limiters and decide. Only the runs that an opening breaker calls back are written."""
-        kinds = dict.fromkeys(left, AT_A_TIME)
-        kinds |= {limiter.number: limiter.kind for release in releases for limiter in release.limiters}
-        kinds |= {limiter.number: limiter.kind for one in arriving for limiter in one.limiters}
-        leaves = Counter(limiter.number for release in releases for limiter in release.limiters)
-        decisions = await self._lock_limits(connection, kinds, {number: leaves[number] or 1 for number in kinds})
-        decisions.look_at(left)
-        opened = [number for release in releases for number in decisions.leave(release)]
-        if opened:
-            await self._recall_runs(connection, decisions, opened)
-        await self._admit_blocked(connection, decisions, arriving)
-        return decisions
-
-    async def _admit_blocked(
-        self, connection: Connection, decisions: LimiterDecisions, arriving: Sequence[LimitCandidate] = ()
-    ) -> None:
-        pool = list(arriving)
-        decisions.expect(pool)
-        for _ in range(_ROUNDS):
-            rooms = decisions.with_room()
-            if rooms:
-                rows = await connection.fetch(
-                    *self._db.sql["runs_blocked_by_limiters"].bind(
-                        numbers=list(rooms), limits=list(rooms.values()), seen=list(decisions.seen)
-                    )
-                )
-                found = Counter(row["waits"] for row in rows)
-                for number, most in rooms.items():
-                    decisions.looked_at(number, all_of_them=found[number] < most)
-                pool += [build_limit_candidate(row, row["waits"]) for row in rows]
-            if not pool:
-                return
-            await self._lock_more(
-                connection, decisions, {limiter.number: limiter for one in pool for limiter in one.limiters}
-            )
-            decisions.decide(pool)
-            pool = []
-
-    async def _lock_limits(
-        self, connection: Connection, kinds: dict[int, int], peeks: dict[int, int]
-    ) -> LimiterDecisions:
-        numbers = sorted(kinds)
-        decisions = LimiterDecisions()
-        decisions.learn(
-            await connection.fetch(
-                *self._db.sql["lock_limiters"].bind(numbers=numbers, peeks=[peeks[number] for number in numbers])
-            )
-        )
-        missing = [number for number in numbers if not decisions.has(number)]
-        if missing:
-            decisions.learn(
-                await connection.fetch(
-                    *self._db.sql["make_limiters"].bind(numbers=missing, kinds=[kinds[number] for number in missing])
-                )
-            )
-            missing = [number for number in missing if not decisions.has(number)]
-        if missing:
-            # Another transaction has just made them.
-            decisions.learn(
-                await connection.fetch(*self._db.sql["lock_limiters"].bind(numbers=missing, peeks=[0] * len(missing)))
-            )
-        return decisions
-
-    async def _lock_more(
-        self, connection: Connection, decisions: LimiterDecisions, limiters: dict[int, Limiter]
-    ) -> None:
-        """Lock more limiters, as far as possible without waiting."""
-        missing = sorted(number for number in limiters if not decisions.has(number))
-        if missing:
-            decisions.learn(await connection.fetch(*self._db.sql["try_limiters"].bind(numbers=missing)))
-            missing = [number for number in missing if not decisions.has(number)]
-        if missing:
-            kinds = [limiters[number].kind for number in missing]
-            decisions.learn(await connection.fetch(*self._db.sql["make_limiters"].bind(numbers=missing, kinds=kinds)))
-
-    async def _recall_runs(self, connection: Connection, decisions: LimiterDecisions, breakers: Sequence[int]) -> int:
-        """Move runs that are queued behind opened breakers back to waiting; return how many."""
-        rows = await connection.fetch(
-            *self._db.sql["runs_queued_behind_breakers"].bind(breakers=list(breakers), limit=_CALLED_BACK)
-        )
-        releases = {row["id"]: unpack_limits(row["limits"]) for row in rows}
-        await self._lock_more(
-            connection, decisions, {limiter.number: limiter for limiters in releases.values() for limiter in limiters}
-        )
-        going = {run: limiters for run, limiters in releases.items() if all(map(decisions.knows, limiters))}
-        for limiters in going.values():
-            decisions.leave(LimitRelease(limiters))
-        if going:
-            await connection.execute(*self._db.sql["recall_runs"].bind(runs=sorted(going)))
-        return len(going)
-
-    async def _write_decisions(self, connection: Connection, decisions: LimiterDecisions) -> Counter[int]:
-        """Write the decisions; return how many runs were queued, by queue. New runs are in the tables by now."""
-        passing = [one for one in decisions.passing if one.id not in decisions.is_new]
-        if passing:
-            silent = [one.id for one in passing if one.is_silent]
-            await connection.execute(*self._db.sql["queue_runs"].bind(runs=[one.id for one in passing], silent=silent))
-        waits = {run: number for run, number in decisions.waits.items() if run not in decisions.is_new}
-        if waits:
-            await connection.execute(
-                *self._db.sql["block_by_limiters"].bind(runs=list(waits), numbers=list(waits.values()))
-            )
-        rows = decisions.rows()
-        if rows:
-            await connection.execute(*self._db.sql["save_limiters"].bind(**columns_of_structs(rows)))
-        return Counter(one.queue for one in passing)
+        rows = PostgresLimiterRows(self._db, connection)
+        runs = [rows.read_run(row, is_silent=row["id"] in silent) for row in arriving]
+        await limits.admit(rows, releases=releases, arriving=runs, left=left)
+        return rows.queued
 
     async def _check_due_limiters(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
         """Check limiters that time gives room; return how many, and how many runs were queued, by queue."""
@@ -251,20 +138,16 @@ class LimiterMixin(PostgresMixin):
     async def _finish_recalls(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
         """Continue the recalls of opened breakers.
 
-        Return how many runs were called back, and how many others were queued, by queue.
+        Return how many runs were recalled, and how many others were queued, by queue.
         """
         rows = await connection.fetch(*self._db.sql["recalling_limiters"].bind(limit=limit))
         return await self._check_limiters(connection, {row["number"]: row["kind"] for row in rows})
 
     async def _check_limiters(self, connection: Connection, kinds: dict[int, int]) -> tuple[int, Counter[int]]:
-        """Check limiters; return how many runs were called back, and how many were queued, by queue."""
-        decisions = await self._lock_limits(connection, kinds, dict.fromkeys(kinds, 10))
-        recalling = decisions.recalling()
-        called_back = await self._recall_runs(connection, decisions, recalling) if recalling else 0
-        decisions.look_at(kinds)
-        decisions.suspect(kinds)
-        await self._admit_blocked(connection, decisions)
-        return called_back, await self._write_decisions(connection, decisions)
+        """Check limiters; return how many runs were recalled, and how many were queued, by queue."""
+        rows = PostgresLimiterRows(self._db, connection)
+        decisions = await limits.check(rows, kinds)
+        return decisions.recalled, rows.queued
 
     async def _notify(self, queues: Collection[int]) -> None:
         """After the commit: notify the workers that these queues have work."""

@@ -19,7 +19,6 @@ from mainspring.stores.postgres.database import Connection, count_rows
 from mainspring.stores.postgres.partitions import HISTORIES, Partitions, compute_day
 from mainspring.stores.postgres.records.reading import ReadMixin
 from mainspring.stores.postgres.rows import read_class
-from mainspring.stores.postgres.work.limiter_decisions import build_limit_candidate
 from mainspring.stores.postgres.work.sweeping import SweepMixin
 from mainspring.stores.postgres.work.workforce import WorkerMixin
 
@@ -77,9 +76,9 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
                 # Missing key locks are made here: a line without its key lock would never move again.
                 await connection.fetch(*self._db.sql["lock_ordering_keys"].bind(keys=sorted(key_locks)))
                 opened = await self._pass_keys_on(connection, sorted(key_locks))
-                limited = [build_limit_candidate(row) for row in opened if row["limits"] is not None]
+                limited = [row for row in opened if row["limits"] is not None]
                 if limited:
-                    await self._admit(connection, (), limited)
+                    await self._admit(connection, limited)
             jobs = [row["job_id"] for row in await connection.fetch(*self._db.sql["stuck_delays"].bind(limit=limit))]
             if jobs:
                 await connection.execute(*self._db.sql["end_delay"].bind(jobs=sorted(jobs)))

@@ -21,6 +21,8 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.answers import SubmitResult
 from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.rules import limits as limit_rules
+from mainspring.core.rules.limit_decisions import LimitDecisions, LimitedRun, LimitRelease
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs
@@ -36,12 +38,8 @@ from mainspring.stores.postgres.rows import (
 )
 from mainspring.stores.postgres.work.dependencies import FEW, DependencyDecisions, check_circles
 from mainspring.stores.postgres.work.keys import JOB, RUN, IdempotencyKeyMixin, KeyRequest, KeyUse, build_key_request
-from mainspring.stores.postgres.work.limiter_decisions import (
-    LimitCandidate,
-    LimiterDecisions,
-    LimitRelease,
-    pack_limits,
-)
+from mainspring.stores.postgres.work.limit_columns import pack_limits
+from mainspring.stores.postgres.work.limiter_rows import PostgresLimiterRows
 from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.queues import QueueMixin
 from mainspring.stores.postgres.work.unique_runs import split_by_unique_key
@@ -236,7 +234,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         key_locks = {run.id: key_lock for run in runs if (key_lock := compute_key_lock(run)) is not None}
         holders = await self._lock_keys(connection, key_locks.values())
         placed = self._decide_states(runs, now, key_locks, holders, dependencies)
-        decisions = await self._decide_limits(connection, placed)
+        decided = await self._decide_limits(connection, placed)
         await self._insert(connection, placed, now)
         held = {
             one.key_lock: one.run.id
@@ -247,8 +245,8 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             await connection.execute(
                 *self._db.sql["set_key_holders"].bind(keys=list(held), holders=list(held.values()))
             )
-        if decisions is not None:
-            await self._write_decisions(connection, decisions)
+        if decided is not None:
+            await limit_rules.write(*decided)
         await self._skip(connection, dependencies.hopeless)
         # In the order of submission, because the audit names the first.
         made = list({run.id: run for run in runs}.values())
@@ -307,25 +305,18 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         placed: Sequence[PlacedRun],
         leaving: Sequence[LimitRelease] = (),
         left: Collection[int] = (),
-    ) -> LimiterDecisions | None:
-        """Decide which new runs pass their limits; the result is carried out once they are in the tables."""
-        number_of = self._names.get_number
+    ) -> tuple[PostgresLimiterRows, LimitDecisions] | None:
+        """Decide which new runs are admitted by their limits; the result is written once they are in the tables."""
         arriving = {one.run.id: one for one in placed if one.state == _QUEUED and one.limits}
         if not arriving and not leaving and not left:
             return None
-        decisions = await self._decide(
-            connection,
-            leaving,
-            [
-                LimitCandidate(one.due, run, one.limits, number_of(NameKind.QUEUE, one.run.queue), None, is_new=True)
-                for run, one in arriving.items()
-            ],
-            left,
-        )
+        rows = PostgresLimiterRows(self._db, connection)
+        runs = [LimitedRun(one.due, run, one.limits, is_new=True) for run, one in arriving.items()]
+        decisions = await limit_rules.decide(rows, releases=leaving, arriving=runs, left=left)
         for run, number in decisions.waits.items():
             if run in arriving:
                 arriving[run].state, arriving[run].waits = AT_LIMIT, number
-        return decisions
+        return rows, decisions
 
     def _tenant(self, run: NewRun) -> int:
         return self._names.get_number(NameKind.TENANT, run.tenant)

@@ -4,9 +4,11 @@ import time
 from functools import partial
 
 from mainspring.core.model.limits.limits import LimiterState, room
+from mainspring.core.rules import limits
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.work.dependencies import DependencyMixin
-from mainspring.stores.postgres.work.limiter_decisions import build_limit_candidate, unpack_limits
+from mainspring.stores.postgres.work.limit_columns import unpack_limits
+from mainspring.stores.postgres.work.limiter_rows import PostgresLimiterRows
 
 #: The recount reads every run that has limits: it takes at most 1/20 of the time.
 _SHARE = 20
@@ -49,7 +51,7 @@ class SweepMixin(DependencyMixin):
     async def _sweep_unassigned(self, connection: Connection, limit: int) -> int:
         rows = await connection.fetch(*self._db.sql["unassigned_blocked_runs"].bind(limit=limit))
         if rows:
-            await self._admit(connection, (), [build_limit_candidate(row) for row in rows])
+            await self._admit(connection, rows)
         return len(rows)
 
     async def _recount(self, connection: Connection, limit: int) -> int:
@@ -59,9 +61,7 @@ class SweepMixin(DependencyMixin):
         }
         if not wrong:
             return 0
-        await self._lock_limits(connection, wrong, dict.fromkeys(wrong, 0))
-        await connection.execute(*self._db.sql["recount_limiters"].bind(numbers=sorted(wrong)))
-        await self._check_limiters(connection, wrong)
+        await limits.repair(PostgresLimiterRows(self._db, connection), wrong)
         return len(wrong)
 
     async def _sweep_families(self, limit: int) -> int:

@@ -145,10 +145,8 @@ CREATE TEMP TRIGGER end_one_run INSTEAD OF INSERT ON end_run BEGIN
     WHERE job_id = (SELECT h.job_id FROM history h WHERE h.id = NEW.id) AND awaits = NEW.id AND next_fire IS NULL
       AND delay IS NOT NULL AND active = 1;
 
-    INSERT INTO release_limiter (kind, number, most, per, pause, ending, now)
-    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', NEW.now
-    FROM run r CROSS JOIN json_each(r.limits) AS g
-    WHERE r.id = NEW.id AND r.state = 'queued' AND r.limits IS NOT NULL;
+    INSERT INTO limit_release (limits, ending)
+    SELECT r.limits, 'other' FROM run r WHERE r.id = NEW.id AND r.state = 'queued' AND r.limits IS NOT NULL;
     INSERT OR IGNORE INTO changed_limiter (number)
     SELECT w.waits FROM waiting w WHERE w.id = NEW.id AND w.state = 'limited' AND w.waits IS NOT NULL;
     INSERT OR IGNORE INTO ended_parent (run_id, state, at)

@@ -138,9 +138,8 @@ END;
 -- Answer: id and state of the runs that exist.
 CREATE TEMP TRIGGER finish INSTEAD OF INSERT ON call WHEN NEW.procedure = 'finish' BEGIN
     -- A running run releases its limiters without a success or failure, and then ends like a queued one.
-    INSERT INTO release_limiter (kind, number, most, per, pause, ending, started_at, now)
-    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', r.started_at, NEW.now
-    FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0 CROSS JOIN json_each(r.limits) AS g
+    INSERT INTO limit_release (limits, ending, started_at)
+    SELECT r.limits, 'other', r.started_at FROM json_each(NEW.batch) AS i CROSS JOIN run r ON r.id = i.value ->> 0
     WHERE r.state = 'running' AND r.limits IS NOT NULL;
     UPDATE run SET state = 'queued', claim = NULL, attempt_until = NULL, limits = NULL
     WHERE id IN (SELECT i.value ->> 0 FROM json_each(NEW.batch) AS i) AND state = 'running';

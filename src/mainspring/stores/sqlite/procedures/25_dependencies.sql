@@ -88,10 +88,8 @@ END;
 CREATE TEMP TRIGGER resolve INSTEAD OF INSERT ON call WHEN NEW.procedure = 'resolve' BEGIN
     INSERT INTO process_ended_parents (most, now) VALUES (NEW.argument, NEW.now);
     INSERT OR REPLACE INTO reply (number, body) SELECT NEW.number, n FROM decided_edges;
-    DELETE FROM candidate;
-    INSERT INTO block_queued (number, most, now)
-    SELECT l.number, NEW.argument, NEW.now FROM limiter l INDEXED BY limiter_recalls WHERE l.recalls = 1 LIMIT 1;
-    UPDATE reply SET body = body + (SELECT count(*) FROM candidate) WHERE number = NEW.number;
     INSERT INTO admit_runs (now) VALUES (NEW.now);
+    SELECT recall_queued(NEW.number, NEW.argument, NEW.now)
+    WHERE EXISTS (SELECT 1 FROM limiter l INDEXED BY limiter_recalls WHERE l.recalls = 1);
     INSERT INTO write_events (now) VALUES (NEW.now);
 END;

@@ -41,9 +41,8 @@ CREATE TEMP TRIGGER heartbeat INSTEAD OF INSERT ON call WHEN NEW.procedure = 'he
       AND EXISTS (SELECT 1 FROM session WHERE id = NEW.session AND live = 1);
 
     -- A returned run with limits releases its limiters and must be admitted again. It keeps its rank.
-    INSERT INTO release_limiter (kind, number, most, per, pause, ending, started_at, now)
-    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', r.started_at, NEW.now
-    FROM picked CROSS JOIN run r ON r.id = picked.id CROSS JOIN json_each(r.limits) AS g WHERE r.limits IS NOT NULL;
+    INSERT INTO limit_release (limits, ending, started_at)
+    SELECT r.limits, 'other', r.started_at FROM picked CROSS JOIN run r ON r.id = picked.id WHERE r.limits IS NOT NULL;
     INSERT INTO waiting (id, state, shard, tenant, queue, claim_group, rev, priority, attempt, lost, late, fence, body,
                          timeout, due, created_at, started_at, start_by, deadline, key_lock, job_id, job_version,
                          scheduled_at, origin, target, replay_of, session, limits)
@@ -376,11 +375,10 @@ CREATE TEMP TRIGGER complete_each_special_run INSTEAD OF INSERT ON complete_spec
       AND next_fire IS NULL AND delay IS NOT NULL AND active = 1;
 
     -- Every completion releases the limiters of its run. A retried run must be admitted again.
-    INSERT INTO release_limiter (kind, number, most, per, pause, ending, started_at, now)
-    SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4,
-           CASE completion.outcome WHEN 'success' THEN 'succeeded' WHEN 'error' THEN 'failed' WHEN 'timeout' THEN 'failed'
-                                 ELSE 'other' END, completion.started_at, NEW.now
-    FROM completion CROSS JOIN json_each(completion.limits) AS g WHERE completion.limits IS NOT NULL ORDER BY completion.n;
+    INSERT INTO limit_release (limits, ending, started_at)
+    SELECT completion.limits, CASE completion.outcome WHEN 'success' THEN 'succeeded' WHEN 'error' THEN 'failed'
+                                                    WHEN 'timeout' THEN 'failed' ELSE 'other' END, completion.started_at
+    FROM completion WHERE completion.limits IS NOT NULL ORDER BY completion.n;
 
     INSERT INTO release_key_lock (key, holder, now)
     SELECT completion.key_lock, completion.id, NEW.now FROM completion

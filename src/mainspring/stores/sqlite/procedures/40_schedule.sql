@@ -34,9 +34,9 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.procedure = 'stage'
 
     INSERT INTO admit_picked (now) VALUES (NEW.now);
     DELETE FROM admitted;
-    INSERT OR IGNORE INTO changed_limiter (number)
-    SELECT l.number FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now ORDER BY l.wake_at LIMIT 100;
     INSERT INTO admit_runs (now) VALUES (NEW.now);
+    SELECT check_due_limiters(NEW.now)
+    WHERE EXISTS (SELECT 1 FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now);
     INSERT INTO picked (id) SELECT id FROM admitted;
     INSERT INTO write_events (now) VALUES (NEW.now);
 

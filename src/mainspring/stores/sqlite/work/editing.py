@@ -67,7 +67,7 @@ def edit(
         return SubmitResult(new.id, before.state, new=False, conflict=True)
     due = new.at if new.at is not None else now + new.delay
     key_lock = compute_run_key_lock(row.tenant, new.policy)
-    _release_limiters(connection, row, now)
+    _release_limiters(connection, row)
     connection.execute("DELETE FROM run WHERE id = :id", {"id": new.id})
     connection.execute("DELETE FROM waiting WHERE id = :id", {"id": new.id})
     connection.execute(
@@ -112,14 +112,11 @@ def edit(
     return SubmitResult(new.id, after.state, new=False)
 
 
-def _release_limiters(connection: apsw.Connection, row: _EditedRun, now: Instant) -> None:
+def _release_limiters(connection: apsw.Connection, row: _EditedRun) -> None:
     """Release the limiters that the run occupies, or leave the line of the limiter that blocks it."""
     if row.state == "queued" and row.limits is not None:
         connection.execute(
-            "INSERT INTO release_limiter (kind, number, most, per, pause, ending, now)"
-            " SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', :now"
-            " FROM json_each(:limits) AS g",
-            {"now": now, "limits": row.limits},
+            "INSERT INTO limit_release (limits, ending) VALUES (:limits, 'other')", {"limits": row.limits}
         )
     if row.waits is not None:
         connection.execute("INSERT OR IGNORE INTO changed_limiter (number) VALUES (:number)", {"number": row.waits})
