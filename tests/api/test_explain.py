@@ -168,7 +168,7 @@ async def test_a_run_is_explained_by_a_priority_that_no_worker_takes(service: Se
         found = await get(client, f"/v1/runs/{left}/explain")
         [reason] = found["because"]
         assert (reason["code"], found.get("estimatedStart")) == ("no-worker", None)
-        assert reason["words"] == "no live worker of queue 'pp' takes priority 7: they have slots for 1, 5 alone"
+        assert reason["words"] == "no live worker of queue 'pp' takes priority 7: they have slots for 1, 5 only"
         assert "--queue pp --priority 7:1" in reason["hint"]
         [worker] = (await get(client, "/v1/workers"))["items"]
         assert worker["priorities"] == [1, 5]

@@ -31,7 +31,7 @@ async def test_a_run_over_the_limit_is_blocked_and_shows_its_limits(client: http
     read = (await client.get(f"/v1/jobs/{second['jobId']}")).json()
     assert read["limits"] == [{"key": "customer:7", "most": 1}, {"key": "api", "most": 100, "per": "1m"}]
     explained = (await client.get(f"/v1/runs/{second['jobId']}/explain")).json()
-    assert explained["reasons"] == [f"it waits for limit 'customer:7': 1 at a time, taken by {first['jobId']}"]
+    assert explained["reasons"] == [f"blocked by limit 'customer:7': 1 at a time, held by {first['jobId']}"]
 
 
 async def test_a_breaker_is_shown_with_its_job(client: httpx2.AsyncClient) -> None:

@@ -116,7 +116,7 @@ def test_explain_shows_why_a_run_waits(store: Store) -> None:
     run = store.run("jobs", "submit", "ask", "--arg", "tokens=1", "--queue", "mail", "--quiet").out.strip()
     result = store.run("runs", "explain", run).out
     assert result.splitlines()[0].endswith(" is queued")
-    assert "  no live worker takes queue 'mail'\n" in result
+    assert "  no live worker serves queue 'mail'\n" in result
     assert "  try: start one: mainspring worker MODULE:APP --queue mail\n" in result
     found = store.run("runs", "explain", run, "--json").json
     assert (found["runId"], found["status"]) == (run, "queued")

@@ -124,7 +124,7 @@ FINDINGS = {
     "firing": ("problem", "1 schedules are due and have not fired, the oldest for"),
     "event readers": ("warning", "slow is"),
     "dead letters": ("warning", "1 runs have failed for good"),
-    "pauses": ("warning", "nothing is claimed of mail of every tenant; digest of default does not fire"),
+    "pauses": ("warning", "runs of queue mail of every tenant do not start; digest of default does not fire"),
 }
 
 

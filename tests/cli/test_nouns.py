@@ -316,7 +316,7 @@ def test_runs_are_cancelled_by_id_or_by_a_filter(here: Here) -> None:
 
 def test_explain_names_the_reason_why_a_run_waits(here: Here) -> None:
     run = here.run("jobs", "submit", "send", "--arg", "user_id=1", "--queue", "unserved", "--quiet").out.strip()
-    assert "no live worker takes queue" in here.run("runs", "explain", run).out
+    assert "no live worker serves queue" in here.run("runs", "explain", run).out
     assert here.json("runs", "explain", run)["status"] == "queued"
     here.run("runs", "cancel", run)
 

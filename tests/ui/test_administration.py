@@ -28,7 +28,7 @@ def test_a_tenant_has_quotas_and_budgets(site: Site, ids: dict[str, str], page: 
     page.get_by_role("button", name="New tenant").click()
     dialog = page.locator("dialog[open]")
     dialog.get_by_label("Name").fill("globex")
-    dialog.get_by_label("Runs at once").fill("7")
+    dialog.get_by_label("Running runs").fill("7")
     dialog.get_by_label("Run retention").select_option("long")
     dialog.get_by_role("button", name="Create tenant").click()
     expect(page).to_have_url(re.compile("/tenants/globex"))
@@ -43,9 +43,9 @@ def test_a_tenant_has_quotas_and_budgets(site: Site, ids: dict[str, str], page: 
     budgets = page.get_by_label("Budgets")
     expect(budgets).to_contain_text("then pause")
     page.reload()
-    page.get_by_role("button", name="Drop").first.click()
+    page.get_by_role("button", name="Delete").first.click()
     page.get_by_role("button", name="Delete budget").click()
-    expect(budgets).to_contain_text("None.")
+    expect(budgets).to_contain_text("No budget.")
 
 
 def test_the_drop_button_drops_its_own_budget(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -56,9 +56,9 @@ def test_the_drop_button_drops_its_own_budget(site: Site, ids: dict[str, str], p
     expect(page.get_by_label("Budgets")).to_contain_text("zeta")
     site.ask("PUT", "v1/budgets/alpha", budget)
     page.evaluate("htmx.trigger('#live', 'live')")
-    beside = page.locator(".change-head", has_text="alpha").get_by_role("button", name="Drop")
+    beside = page.locator(".change-head", has_text="alpha").get_by_role("button", name="Delete")
     beside.click()
-    expect(page.get_by_role("heading", name="Drop budget alpha?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Delete budget alpha?")).to_be_visible()
     page.get_by_role("button", name="Delete budget").click()
     expect(beside).to_have_count(0)
     assert [one["name"] for one in site.ask("GET", "v1/budgets?tenant=initech")["items"]] == ["zeta"]
@@ -76,10 +76,11 @@ def test_the_audit_log_is_filtered_and_shows_changes(site: Site, ids: dict[str, 
     job = site.job("vacuum_database")
     site.ask("PATCH", f"v1/jobs/{job}", {"priority": 2, "why": "it is not urgent"})
     page.goto("audit")
-    page.get_by_label("What").first.fill(job)
+    page.get_by_label("Id or name").first.fill(job)
     expect(page).to_have_url(re.compile(job))
     row = page.locator("tbody tr", has_text="it is not urgent")
     expect(row).to_contain_text("jobs.put")
+    expect(row.locator(".what-cell a.link")).to_have_text("vacuum_database")
     page.get_by_label("Action", exact=True).fill("keys")
     expect(page.get_by_text("No matching changes")).to_be_visible()
     page.get_by_label("Action", exact=True).fill("jobs.put")
@@ -98,7 +99,7 @@ def test_the_filters_of_the_audit_log_are_in_one_row(
 ) -> None:
     page = open_page(browser, site, watched, width=1440)
     page.goto("audit")
-    boxes = [page.get_by_label(name).first.bounding_box() for name in ("Who", "From, ", "Tenant")]
+    boxes = [page.get_by_label(name).first.bounding_box() for name in ("Author", "From, ", "Tenant")]
     assert len({box["y"] for box in boxes if box is not None}) == 1
 
 
@@ -116,8 +117,8 @@ def test_a_key_is_shown_once_and_revoked(site: Site, ids: dict[str, str], page: 
     page.get_by_role("link", name="the nightly report").click()
     expect(page.get_by_label("Details")).to_contain_text("submitter")
     expect(page.get_by_label("Details")).to_contain_text("mail")
-    page.get_by_role("button", name="Revoke").first.click()
-    page.get_by_role("button", name="Revoke the key").click()
+    page.get_by_role("button", name="Revoke key").first.click()
+    page.locator("dialog[open]").get_by_role("button", name="Revoke key").click()
     expect(page.locator(".head .badge")).to_have_text("revoked")
 
 

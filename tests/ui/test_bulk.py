@@ -36,7 +36,7 @@ def test_schedules_are_paused_after_a_preview_and_undo_resumes_only_those(
     jobs = create_schedules(site, "together", 3)
     site.ask("POST", f"v1/jobs/{jobs[0]}/pause")
     page.goto("jobs?tag=together")
-    page.get_by_role("link", name="Pause these").click()
+    page.get_by_role("link", name="Pause matching").click()
     expect(page.get_by_role("heading", name="Pause 2 schedules")).to_be_visible()
     expect(page.get_by_label("Preview")).to_contain_text("together 2")
     page.get_by_role("button", name="Pause 2 schedules").click()
@@ -54,7 +54,7 @@ def test_schedules_are_paused_after_a_preview_and_undo_resumes_only_those(
 def test_schedules_are_cancelled_after_a_preview(site: Site, ids: dict[str, str], page: Page) -> None:
     jobs = create_schedules(site, "to be gone", 2)
     page.goto("jobs?tag=to+be+gone")
-    page.get_by_role("link", name="Cancel these").click()
+    page.get_by_role("link", name="Cancel matching").click()
     page.get_by_role("button", name="Cancel 2 schedules").click()
     expect(page.locator(".toast")).to_contain_text("2 schedules cancelled")
     assert read_states(site, jobs) == {"cancelled"}
@@ -73,7 +73,7 @@ def test_only_selected_schedules_are_paused(site: Site, ids: dict[str, str], pag
     would = page.get_by_label("Preview")
     expect(would).to_contain_text("ticked 1")
     expect(would).not_to_contain_text("ticked 2")
-    page.get_by_role("textbox", name="Why").fill("a look at ticks")
+    page.get_by_role("textbox", name="Reason").fill("a look at ticks")
     page.get_by_role("button", name="Pause 2 schedules").click()
     expect(page.locator(".toast")).to_contain_text("2 schedules paused")
     assert [read_states(site, [job]) for job in jobs] == [{"paused"}, {"paused"}, {"scheduled"}]

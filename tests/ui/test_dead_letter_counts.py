@@ -60,7 +60,7 @@ async def test_a_preview_shows_that_there_are_more_than_one_discard_can_take(
         await make_dead_letters(api, "default", ["t"] * 7)
         heading, button, text = await read_preview(client, "discard")
         assert (heading, button) == ("Discard 5 dead letters", "Discard 5 dead letters")
-        assert "There are more" in text
+        assert "Only the newest 5 are discarded at once" in text
         # A replay has no limit.
         heading, button, text = await read_preview(client, "replay")
         assert (heading, button) == ("Replay more than 5 dead letters", "Replay more than 5 dead letters")

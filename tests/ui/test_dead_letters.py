@@ -42,7 +42,7 @@ def test_a_group_shows_its_error_trend_and_runs(site: Site, ids: dict[str, str],
     expect(page.get_by_role("link", name="Discard all")).to_be_visible()
     page.get_by_label("Task").fill("charge_card")
     expect(page).to_have_url(re.compile("task=charge_card"))
-    expect(page.get_by_role("link", name="Discard these")).to_have_attribute("href", re.compile("task=charge_card"))
+    expect(page.get_by_role("link", name="Discard matching")).to_have_attribute("href", re.compile("task=charge_card"))
     row = page.locator("tbody tr", has_text="card declined: insufficient funds")
     expect(row).to_have_count(1)
     row.locator(".row-link").click()
@@ -59,14 +59,14 @@ def test_a_replay_stops_when_its_canary_fails(site: Site, ids: dict[str, str], p
     page.get_by_role("link", name="Replay").click()
     expect(page.get_by_role("heading", name="Replay 3 dead letters")).to_be_visible()
     page.get_by_label("Canaries").fill("1")
-    page.get_by_label("Runs a second").fill("2.5")
+    page.get_by_label("Runs per second").fill("2.5")
     page.get_by_role("button", name="Replay 3 dead letters").click()
     expect(page).to_have_url(re.compile("/dead-letters/replays/"))
     # The canary fails again, so the others are not replayed.
     expect(page.locator(".head .badge")).to_have_text("stopped")
     expect(page.locator(".health")).to_contain_text("failed")
     expect(page.get_by_label("Progress").first).to_contain_text("1 of 3 replayed")
-    expect(page.get_by_label("Details")).to_contain_text("2.5 a second")
+    expect(page.get_by_label("Details")).to_contain_text("2.5 per second")
 
 
 def test_a_replay_is_stopped_by_the_user(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -75,8 +75,8 @@ def test_a_replay_is_stopped_by_the_user(site: Site, ids: dict[str, str], page: 
     replay = site.ask("POST", "v1/dead-letters/replays", body)["replayId"]
     page.goto(f"dead-letters/replays/{replay}")
     page.get_by_role("button", name="Stop").first.click()
-    page.get_by_label("Why").fill("the wrong ones")
-    page.get_by_role("button", name="Stop replay").click()
+    page.get_by_label("Reason").fill("the wrong ones")
+    page.locator("dialog[open]").get_by_role("button", name="Stop replay").click()
     expect(page.locator(".toast")).to_contain_text("Replay stopped")
     expect(page.locator(".head .badge")).to_have_text("stopped")
     expect(page.locator(".health")).to_contain_text("the wrong ones")

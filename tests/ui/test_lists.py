@@ -40,8 +40,8 @@ async def test_a_bulk_action_affects_only_jobs_of_the_shown_status(local: Servic
         await api.post(f"/v1/jobs/{jobs[0]}/pause")
         shown = (await client.get("/jobs?status=paused")).text
         # Paused jobs cannot be paused again.
-        assert links(shown, "Pause these") == []
-        [link] = links(shown, "Cancel these")
+        assert links(shown, "Pause matching") == []
+        [link] = links(shown, "Cancel matching")
         page = (await client.get(link)).text
         assert "Cancel 1 schedule<" in page
         assert re.findall(r'class="row-link" href="/jobs/(\w+)"', page) == jobs[:1]
@@ -82,7 +82,7 @@ async def test_links_to_dead_letter_actions_carry_the_filters(local: Service) ->
         for task in ("charge", "mail"):
             await api.post("/v1/jobs", json={"task": task})
         assert len(await work(api, fail=True)) == 2
-        for query, words in (("", "all"), ("?task=charge", "these")):
+        for query, words in (("", "all"), ("?task=charge", "matching")):
             page = (await client.get(f"/dead-letters{query}")).text
             # The part of the page that filters and events replace.
             live = page[page.index('id="live"') :]

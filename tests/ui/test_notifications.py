@@ -52,7 +52,7 @@ async def test_the_page_shows_problems_channels_and_rules(local: Service) -> Non
         assert "22:00–07:00 Europe/Paris" in page
         assert "urgent: ignores quiet hours" in page
         # In its own column, or below the name on a narrow screen.
-        assert re.search(r'class="sub show-m">only .*tenant default', page)
+        assert re.search(r'class="sub show-m">matches .*tenant default', page)
         assert re.search(r'class="hide-m muted only-cell">.*tenant default', page)
         assert "SLACK_URL" not in page
         # A channel that writes to owners has no test button, because the owner is unknown.
@@ -108,5 +108,5 @@ async def test_failed_runs_without_a_rule_are_not_reported_as_fine() -> None:
         assert len(await work(api, fail=True)) == 1
         page = (await client.get("/notifications")).text
     assert "Nothing is wrong" not in page
-    assert "No alert rule is configured" in page
+    assert "No rules configured" in page
     assert re.search(r'href="/runs\?status=failed">1 run failed<', page)

@@ -130,7 +130,7 @@ def test_the_overview_shows_failures_charts_and_upcoming_ticks(site: Site, ids: 
     expect(page.locator(".health")).to_contain_text(re.compile(r"\d+ dead letters? in the last hour"))
     expect(page.locator(".tile", has_text="Lateness")).to_contain_text("p50")
     expect(page.locator(".chart canvas")).to_have_count(4)
-    expect(page.get_by_label("Late", exact=True)).to_be_visible()
+    expect(page.get_by_label("Late runs", exact=True)).to_be_visible()
     expect(page.get_by_label("Top failures")).to_contain_text("card declined: insufficient funds")
     coming = page.get_by_label("Coming up")
     expect(coming).to_contain_text("sync_inventory")
@@ -277,7 +277,7 @@ def test_a_run_shows_its_creation_time_and_its_next_attempt(site: Site, ids: dic
         "datetime", found["createdAt"]
     )
     expect(details.locator("dt", has_text="Due")).to_have_count(0)
-    expect(page.get_by_label("Timeline")).to_contain_text("since it was made")
+    expect(page.get_by_label("Timeline")).to_contain_text("since it was created")
     site.ask("POST", f"v1/runs/{run}/cancel")
     page.goto(f"runs/{ids['failed']}")
     expect(details.locator("dt", has_text="Last attempt")).to_have_count(1)
@@ -290,7 +290,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str
     expect(row.locator(".strip > *").first).to_be_attached()
     row.locator(".row-link").click()
     page.get_by_role("button", name="Pause").first.click()
-    page.locator("dialog[open]").get_by_label("Why").fill("stock-taking")
+    page.locator("dialog[open]").get_by_label("Reason").fill("stock-taking")
     page.locator("dialog[open]").get_by_role("button", name="Pause").click()
     expect(page.locator(".toast")).to_contain_text("Job paused")
     expect(page.locator(".health")).to_contain_text("stock-taking")
@@ -317,11 +317,11 @@ def test_cancel_of_a_job_shows_its_effect_and_stores_the_reason(site: Site, ids:
     page.goto(f"jobs/{job}")
     page.locator(".head").get_by_role("button", name="Cancel").click()
     dialog = page.locator("dialog[open]")
-    expect(dialog).to_contain_text("The schedule ends, with 2 waiting runs.")
+    expect(dialog).to_contain_text("The schedule ends; 2 waiting runs cancelled.")
     assert serious_findings(page) == []
-    dialog.get_by_label("Why").fill("it is not needed")
+    dialog.get_by_label("Reason").fill("it is not needed")
     dialog.get_by_role("button", name="Cancel job").click()
-    expect(page.locator(".toast")).to_contain_text("Job cancelled, with 2 waiting runs")
+    expect(page.locator(".toast")).to_contain_text("Job cancelled; 2 waiting runs cancelled.")
     expect(page.locator(".head .badge")).to_have_text("cancelled")
     [entry] = site.ask("GET", f"v1/audit?target={job}&action=jobs.cancel")["items"]
     assert entry["why"] == "it is not needed"
@@ -369,9 +369,9 @@ def test_the_reason_why_a_run_waits_is_in_the_time_zone_of_the_viewer(
 ) -> None:
     page.goto(f"runs/{ids['later']}")
     why = page.get_by_label("Why is it not running?")
-    expect(why).to_contain_text(re.compile(r"it is not due: [-0-9]{10} [:0-9]{8} (GMT[+]\d|CES?T), in \d"))
+    expect(why).to_contain_text(re.compile(r"Due at [-0-9]{10} [:0-9]{8} (GMT[+]\d|CES?T), in \d"))
     expect(why.locator("time")).to_have_count(1)
-    expect(why).not_to_contain_text("until")
+    expect(why).not_to_contain_text("Until")
     page.get_by_title("Time zone").click()
     expect(why.locator("time")).to_contain_text("UTC")
 
@@ -379,12 +379,12 @@ def test_the_reason_why_a_run_waits_is_in_the_time_zone_of_the_viewer(
 def test_a_run_shows_its_current_status_and_its_outcome(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto(f"runs/{ids['running']}")
     where = page.get_by_label("Current status")
-    expect(where).to_contain_text("running on")
-    expect(where).to_contain_text("times out at")
+    expect(where).to_contain_text("Running on")
+    expect(where).to_contain_text("Times out at")
     page.goto(f"runs/{ids['failed']}")
     expect(page.get_by_label("Outcome")).to_contain_text("mainspring runs retry")
     page.goto(f"runs/{ids['succeeded']}")
-    expect(page.get_by_label("Outcome")).to_contain_text("succeeded")
+    expect(page.get_by_label("Outcome")).to_contain_text("Succeeded")
 
 
 def test_a_list_shows_relative_and_absolute_times_with_their_zone(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -414,7 +414,7 @@ def test_a_phone_has_the_time_zone_and_the_help_in_its_menu(
     expect(due).to_contain_text("UTC")
     expect(page.get_by_role("button", name="Times: UTC")).to_be_visible()
     assert serious_findings(page) == []
-    page.get_by_role("button", name="Keyboard and version").click()
+    page.get_by_role("button", name="Shortcuts and version").click()
     expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
 
 

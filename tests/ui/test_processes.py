@@ -69,7 +69,7 @@ def test_a_worker_is_drained_from_its_page(site: Site, ids: dict[str, str], page
     expect(page.get_by_label("Details")).to_contain_text("gpu=a100")
     page.get_by_role("button", name="Drain").first.click()
     page.locator("dialog[open]").get_by_role("button", name="Drain").click()
-    expect(page.locator(".toast")).to_contain_text("It leaves after its active runs")
+    expect(page.locator(".toast")).to_contain_text("It stops after its active runs")
     expect(page.locator(".head .badge")).to_have_text("draining")
     # The list warns of two versions at once.
     page.goto("workers")
@@ -96,4 +96,4 @@ def test_data_centers_show_all_facts_on_a_narrow_screen(site: Site, ids: dict[st
     site.ask("POST", "v1/workers/register", {"name": "far", "queues": ["far"], "datacenter": "narrow-eu"})
     assert check_facts(page, ["datacenters", "workers"]) == 2
     page.goto("datacenters")
-    expect(page.locator("tbody tr", has_text="narrow-eu").get_by_text("last worker")).to_be_visible()
+    expect(page.locator("tbody tr", has_text="narrow-eu").get_by_text("last heartbeat")).to_be_visible()

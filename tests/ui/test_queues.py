@@ -20,7 +20,7 @@ def test_a_queue_is_paused_with_a_reason_and_resumed_by_undo(site: Site, ids: di
     page.goto("queues")
     page.get_by_role("link", name="payments").click()
     page.get_by_role("button", name="Pause").first.click()
-    page.get_by_label("Why").first.fill("the bank is closed")
+    page.get_by_label("Reason").first.fill("the bank is closed")
     page.get_by_label("For how long").first.select_option("an hour")
     page.locator("dialog[open]").get_by_role("button", name="Pause").click()
     expect(page.locator(".head .badge")).to_have_text("paused")
@@ -32,10 +32,10 @@ def test_a_queue_is_paused_with_a_reason_and_resumed_by_undo(site: Site, ids: di
 
 def test_all_queues_are_paused_and_resumed(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("queues")
-    page.get_by_role("button", name="Pause everything").first.click()
-    page.locator("dialog[open]").get_by_role("button", name="Pause everything").click()
-    expect(page.locator(".health")).to_contain_text("Everything is paused")
-    page.get_by_role("button", name="Resume everything").click()
+    page.get_by_role("button", name="Pause all queues").first.click()
+    page.locator("dialog[open]").get_by_role("button", name="Pause all queues").click()
+    expect(page.locator(".health")).to_contain_text("All queues are paused")
+    page.get_by_role("button", name="Resume all queues").click()
     expect(page.locator(".health")).to_have_count(0)
     assert not site.ask("GET", "v1/queues").get("everythingPaused")
 

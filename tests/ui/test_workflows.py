@@ -48,7 +48,7 @@ def test_the_graph_of_a_large_workflow_shows_its_relevant_nodes(site: Site, ids:
     expect(page.get_by_label("gate: running")).to_be_visible()
     graph = page.get_by_label("Graph", exact=True)
     expect(graph).to_contain_text("Showing 200 of 234 nodes")
-    page.get_by_label("Show neighbors first").click()
+    page.get_by_label("Show neighbors of first").click()
     expect(page.locator(".dag .node")).to_have_count(2)
     expect(graph).to_contain_text("the neighbors of first")
     graph.get_by_role("link", name="Failed, running and waiting").click()

@@ -26,20 +26,20 @@ def test_a_concurrency_limit_names_some_of_the_runs_that_hold_it() -> None:
     reason = reason_of_limit(run, LimiterState(used=6), inside, NOW)
     named = ", ".join(inside[:5])
     assert (reason.code, reason.until) == ("limit", None)
-    assert reason.words == f"it waits for limit 'api': 6 at a time, taken by {named} …"
+    assert reason.words == f"blocked by limit 'api': 6 at a time, held by {named} …"
     assert reason.holders == tuple(Holder("run", holder) for holder in inside[:5])
 
 
 def test_a_rate_limit_says_when_it_has_room_again() -> None:
     run = a_blocked_view(RunPolicy(limits=(Limit(key="api", most=2, per=MINUTE),)))
     reason = reason_of_limit(run, LimiterState(times=(NOW - 50 * SECOND, NOW)), [], NOW)
-    assert (reason.words, reason.until) == ("it waits for limit 'api': 2 in 1m", NOW + 10 * SECOND)
+    assert (reason.words, reason.until) == ("blocked by limit 'api': 2 in 1m", NOW + 10 * SECOND)
     reason = reason_of_limit(run, LimiterState(times=(NOW - 2 * MINUTE,)), [], NOW)
     assert reason.until == NOW, "a scheduler is about to let it pass"
 
 
 @pytest.mark.parametrize(
-    ("ahead", "words"), [(0, "when its pause ends, one run goes ahead to see"), (1, "one run has gone ahead to see")]
+    ("ahead", "words"), [(0, "when its pause ends, one run starts to see"), (1, "one run is active to see")]
 )
 def test_an_open_breaker_says_when_a_trial_run_starts(ahead: int, words: str) -> None:
     run = a_blocked_view(RunPolicy(breaker=Breaker()))

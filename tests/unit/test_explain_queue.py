@@ -57,4 +57,4 @@ def test_a_retry_mentions_the_retry_budget_of_its_queue() -> None:
     [words] = explain(
         a_view(RunState.SCHEDULED, due=NOW + MINUTE, attempt=1), RunSituation(now=NOW, policy=policy)
     ).reasons
-    assert words.endswith("queue 'default' lets 10/1s retries come")
+    assert words.endswith("queue 'default' allows 10/1s retries")

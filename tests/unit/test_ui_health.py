@@ -60,9 +60,9 @@ def test_a_healthy_system_has_no_findings() -> None:
 
 
 def test_findings_are_listed_with_the_worst_first() -> None:
-    assert list_words(FINE, workers=Workers(items=[])) == [("no worker is alive: nothing runs", True)]
+    assert list_words(FINE, workers=Workers(items=[])) == [("no live worker: no runs start", True)]
     assert list_words(FINE, schedulers=Schedulers(items=[], lag_ms=0)) == [
-        ("no scheduler is alive: nothing becomes due", True)
+        ("no live scheduler: no runs become due", True)
     ]
     assert list_words(FINE, schedulers=schedulers(65_000)) == [("schedulers are 1m 05s behind", True)]
     assert list_words(queue(paused=True), queue(name="a b", workers=0, queued=1)) == [
@@ -136,9 +136,9 @@ def budget(state: Any, *, held: bool = False) -> BudgetOut:
 
 def test_budgets_that_are_spent_are_named() -> None:
     assert list_words(budgets=[budget("ok"), budget("warned")]) == []
-    assert list_words(budgets=[budget("over")]) == [("budget gpu of a/b is used up", False)]
+    assert list_words(budgets=[budget("over")]) == [("budget gpu of tenant a/b is used up", False)]
     assert list_words(budgets=[budget("over", held=True)]) == [
-        ("budget gpu of a/b is used up, and its tenant is paused", True)
+        ("budget gpu of tenant a/b is used up, and its tenant is paused", True)
     ]
     [finding] = list_findings(build_view(budgets=[budget("over")]))
     assert finding.path == "tenants/a%2Fb"
@@ -171,7 +171,7 @@ def test_data_centers_without_workers_are_named() -> None:
     ]
     # The finding for all workers covers it.
     assert list_words(workers=Workers(items=[]), datacenters=[a_datacenter("oslo", 0)]) == [
-        ("no worker is alive: nothing runs", True)
+        ("no live worker: no runs start", True)
     ]
 
 
@@ -199,4 +199,4 @@ def test_late_runs_of_the_table_are_also_a_finding() -> None:
 def test_missed_objectives_are_named() -> None:
     state = SloOut(missed=["success"], missed_since="2026-11-15T11:30:00Z")
     missed = [MissedSlo(job_id="7", name="nightly", tenant="default", slo_state=state)]
-    assert list_findings(build_view(missed=missed)) == [("nightly misses its objective for 30m 00s", "jobs/7", False)]
+    assert list_findings(build_view(missed=missed)) == [("SLO of nightly missed for 30m 00s", "jobs/7", False)]

@@ -77,6 +77,11 @@ def plural(number: int, one: str, many: str = "") -> str:
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 
+def sentence(words: str) -> str:
+    """Start words of the API with a capital letter."""
+    return words[:1].upper() + words[1:]
+
+
 def short(number: int) -> str:
     """Format a number in at most four characters: ``840``, ``1.2k``, ``12k``, ``3M``."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):

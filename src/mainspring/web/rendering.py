@@ -43,6 +43,7 @@ def environment() -> Environment:
         legend=read_legend,
         query=_query,
         segment=partial(quote, safe=""),
+        sentence=words.sentence,
         short=words.short,
     )
     made.tests["unset"] = lambda value: isinstance(value, UnsetType)

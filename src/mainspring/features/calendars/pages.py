@@ -98,13 +98,13 @@ def _build_bar(start: str, end: str | None, label: str, now: Instant, length: Mi
 def _describe_rules(one: CalendarOut) -> str:
     parts = []
     if one.closed_days:
-        parts.append(", ".join(one.closed_days))
+        parts.append("closed " + ", ".join(one.closed_days))
     if one.open_hours:
         parts.append("outside of open hours")
     if one.holidays:
-        parts.append(f"{len(one.holidays)} holidays" if len(one.holidays) > 1 else "a holiday")
+        parts.append(f"{len(one.holidays)} holidays" if len(one.holidays) > 1 else "1 holiday")
     if one.freezes:
-        parts.append(f"{len(one.freezes)} freezes" if len(one.freezes) > 1 else "a freeze")
+        parts.append(f"{len(one.freezes)} freezes" if len(one.freezes) > 1 else "1 freeze")
     return ", ".join(parts) or "never closed"
 
 

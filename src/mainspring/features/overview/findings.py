@@ -91,11 +91,11 @@ def find_late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueO
 
 def _find_missing_processes(view: ClusterView) -> Iterator[Finding]:
     if not view.schedulers.items:
-        yield Finding("no scheduler is alive: nothing becomes due", urgent=True)
+        yield Finding("no live scheduler: no runs become due", urgent=True)
     elif view.schedulers.lag_ms > LATE_MS:
         yield Finding(f"schedulers are {duration(view.schedulers.lag_ms / 1_000)} behind", urgent=True)
     if not view.workers.items:
-        yield Finding("no worker is alive: nothing runs", urgent=True)
+        yield Finding("no live worker: no runs start", urgent=True)
 
 
 def _find_queue_problems(view: ClusterView) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def _find_missed_slos(view: ClusterView) -> Iterator[Finding]:
     for job in view.missed:
         since = job.slo_state.missed_since
         duration_words = f" for {duration((view.now - instant(since)) / SECOND)}" if since is not None else ""
-        yield Finding(f"{job.name} misses its objective{duration_words}", f"jobs/{job.job_id}")
+        yield Finding(f"SLO of {job.name} missed{duration_words}", f"jobs/{job.job_id}")
 
 
 def _find_spent_budgets(view: ClusterView) -> Iterator[Finding]:
@@ -155,7 +155,9 @@ def _find_spent_budgets(view: ClusterView) -> Iterator[Finding]:
         if budget.state == "over":
             paused = f", and its {budget.of} is paused" if budget.held else ""
             path = f"tenants/{quote(budget.tenant, safe='')}"
-            yield Finding(f"budget {budget.name} of {budget.tenant} is used up{paused}", path, urgent=budget.held)
+            yield Finding(
+                f"budget {budget.name} of tenant {budget.tenant} is used up{paused}", path, urgent=budget.held
+            )
 
 
 def _find_wrong_clocks(view: ClusterView) -> Iterator[Finding]:

@@ -68,14 +68,14 @@ async def show_queues(visit: Visit[Any]) -> Reply:
 @queues.page("POST", "/queues/pause", permission=Permission.ADMINISTER_ALL)
 async def do_pause_everything(visit: Visit[Any]) -> Reply:
     await visit.ask(pause_everything, body=_read_pause(visit))
-    return ActionReply(words="All queues paused. No run is started.", to="queues", undo="queues/resume")
+    return ActionReply(words="All queues paused. No more runs start.", to="queues", undo="queues/resume")
 
 
 @queues.page("POST", "/queues/resume", permission=Permission.ADMINISTER_ALL)
 async def do_resume_everything(visit: Visit[Any]) -> Reply:
     await visit.ask(resume_everything)
     return ActionReply(
-        words="Pause of all queues lifted. Queues that were paused individually stay paused.",
+        words="All queues resumed, except those that were paused individually.",
         to="queues",
         undo="queues/pause",
     )

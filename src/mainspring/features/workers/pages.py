@@ -69,7 +69,7 @@ async def show_worker(visit: Visit[Any]) -> Reply:
 @processes.page("POST", "/workers/{id}/drain", permission=Permission.ADMINISTER_ALL)
 async def do_drain(visit: Visit[Any]) -> Reply:
     await visit.ask(drain_worker, path=visit.path)
-    return ActionReply(words="Worker draining. It leaves after its active runs.", to=f"workers/{visit.path['id']}")
+    return ActionReply(words="Worker draining. It stops after its active runs.", to=f"workers/{visit.path['id']}")
 
 
 @processes.page("GET", "/schedulers", permission=Permission.READ)

@@ -8,10 +8,12 @@ function clear(form) {
   form.querySelectorAll(".field-wrong").forEach((known) => known.remove());
 }
 
-// "retry.firstDelay" is shown at "retry".
+// "retry.firstDelay" is shown at "retry", "quotas.jobs" at "jobs".
 function fieldOf(form, wrong) {
-  const name = CSS.escape((wrong || "").split(/[.[]/)[0]);
-  return name && [...form.querySelectorAll(`[data-field="${name}"], dialog [name="${name}"]`)].find((one) => one.offsetParent);
+  const parts = (wrong || "").split(/[.[]/).map((part) => CSS.escape(part));
+  return [parts[0], parts.at(-1)].filter(Boolean)
+    .flatMap((name) => [...form.querySelectorAll(`[data-field="${name}"], dialog [name="${name}"]`)])
+    .find((one) => one.offsetParent);
 }
 
 function say(input, text) {

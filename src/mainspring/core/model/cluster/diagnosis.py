@@ -257,9 +257,9 @@ def _dead_letters(signs: Signs) -> Finding:
 
 
 def _pauses(signs: Signs) -> Finding:
-    queues = [f"{queue or 'every queue'} of {tenant or 'every tenant'}" for tenant, queue in signs.pauses]
+    queues = [f"{f'queue {queue}' if queue else 'every queue'} of {tenant or 'every tenant'}" for tenant, queue in signs.pauses]
     jobs = [f"{name} of {tenant}" for tenant, name in signs.paused_jobs]
-    says = [f"nothing is claimed of {_named(queues)}"] if queues else []
+    says = [f"runs of {_named(queues)} do not start"] if queues else []
     advice = ["mainspring queues resume"] if queues else []
     if jobs:
         says.append(f"{_named(jobs)} {'does' if len(jobs) == 1 else 'do'} not fire")

@@ -28,17 +28,17 @@ def reason_of_limit(run: RunView, state: LimiterState, inside: Sequence[RunId], 
         for limiter in build_limiters(run.tenant, run.task, policy.limits, policy.breaker)
         if limiter.number == run.limiter
     )
-    words = f"it waits for {describe_limiter(run.limiter, run.tenant, run.task, policy.limits, policy.breaker)}"
+    what = describe_limiter(run.limiter, run.tenant, run.task, policy.limits, policy.breaker)
     comes = now if room(limiter, state, now) else room_comes_at(limiter, state, now)
     if limiter.kind == BREAKER:
-        words = words.removeprefix("it waits for ")
         ahead = state.used > 0
-        words += "; one run has gone ahead" if ahead else "; when its pause ends, one run goes ahead"
+        words = what + ("; one run is active" if ahead else "; when its pause ends, one run starts")
         words += " to see whether the task works again"
         return Reason(code="breaker", words=words, hint="look at why it fails: mainspring dead-letters", until=comes)
+    words = f"blocked by {what}"
     named = inside[:NAMED]
     if named:
         more = " …" if len(inside) > NAMED else ""
-        words += f", taken by {', '.join(named)}{more}"
+        words += f", held by {', '.join(named)}{more}"
     holders = (*(Holder("run", holder) for holder in named),)
     return Reason(code="limit", words=words, holders=holders, until=comes)

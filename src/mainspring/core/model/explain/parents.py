@@ -12,10 +12,10 @@ from mainspring.core.model.workflows.dependencies import DependencyRule, EndedPa
 NAMED = 5
 
 _WAITS = {
-    DependencyRule.ALL_SUCCEEDED: "for all of {} other runs to succeed",
-    DependencyRule.ALL_DONE: "for all of {} other runs to end",
-    DependencyRule.ANY_SUCCEEDED: "for one of {} other runs to succeed",
-    DependencyRule.ANY_FAILED: "for one of {} other runs to fail",
+    DependencyRule.ALL_SUCCEEDED: "{} to succeed",
+    DependencyRule.ALL_DONE: "{} to end",
+    DependencyRule.ANY_SUCCEEDED: "one of {} to succeed",
+    DependencyRule.ANY_FAILED: "one of {} to fail",
 }
 
 
@@ -32,14 +32,15 @@ def reason_of_parents(run: RunView, parents: Sequence[RunView]) -> Reason | None
     )
     if decide(rule, so_far) != "wait":
         return None
-    words = f"it waits {_WAITS[rule].format(run.parents)} ({rule.value})"
+    count = "1 dependency" if run.parents == 1 else f"{run.parents} dependencies"
+    words = f"waiting for {_WAITS[rule].format(count)}"
     open_ = [parent for parent in parents if not parent.state.ended]
     said = ", ".join(f"{_name(parent)} is {parent.state.value}" for parent in open_[:NAMED])
     more = " …" if len(open_) > NAMED else ""
     return Reason(
         code="parents",
-        words=f"{words}: {ended + gone} have ended, {said}{more}",
-        hint=f"why does that not run: mainspring runs explain {open_[0].id}" if open_ else "",
+        words=f"{words}: {ended + gone} of {run.parents} completed, {said}{more}",
+        hint=f"explain it: mainspring runs explain {open_[0].id}" if open_ else "",
         holders=tuple(Holder("run", parent.id) for parent in open_[:NAMED]),
     )
 

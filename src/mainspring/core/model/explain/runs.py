@@ -138,29 +138,29 @@ def _scheduled(run: RunView, facts: RunSituation) -> Reason:
         if run.attempt:
             why = f"attempt {run.attempt} did not succeed ({run.reason or 'error'}); the next is due in {wait}"
             if facts.policy.retries is not None:
-                why += f"; queue {run.queue!r} lets {facts.policy.retries} retries come"
+                why += f"; queue {run.queue!r} allows {facts.policy.retries} retries"
             return Reason(code="retry", words=why, until=run.due)
         if run.reason:
-            return Reason(code="put-off", words=f"it was put off ({run.reason}); due again in {wait}", until=run.due)
-        return Reason(code="not-due", words=f"it is not due: {isoformat(run.due)}, in {wait}", until=run.due)
+            return Reason(code="put-off", words=f"delayed ({run.reason}); due again in {wait}", until=run.due)
+        return Reason(code="not-due", words=f"due at {isoformat(run.due)}, in {wait}", until=run.due)
     late = _roughly(facts.now - run.due)
     if not facts.scheduled_by_somebody:
         return Reason(
             code="no-scheduler",
-            words=f"it was due {late} ago, and no scheduler is alive",
+            words=f"due {late} ago, and no scheduler is alive",
             hint="start one: mainspring scheduler, or mainspring up",
         )
-    return Reason(code="staging", words=f"it was due {late} ago and is about to be queued", until=facts.now)
+    return Reason(code="staging", words=f"due {late} ago, and about to be queued", until=facts.now)
 
 
 def _in_line(run: RunView, facts: RunSituation) -> Reason:
-    holder = f" of run {facts.key_holder}" if facts.key_holder else ""
+    holder = f", held by run {facts.key_holder}" if facts.key_holder else ""
     holders = (Holder("run", facts.key_holder),) if facts.key_holder else ()
     if run.policy.ordering_key:
         code, key = "ordering-key", f"ordering key {run.policy.ordering_key!r}"
     else:
         code, key = "overlap", "its job's overlap rule"
-    return Reason(code=code, words=f"it waits for {key}: it is the turn{holder}", holders=holders)
+    return Reason(code=code, words=f"blocked by {key}{holder}", holders=holders)
 
 
 def _held_back(run: RunView, facts: RunSituation) -> list[Reason]:
@@ -175,7 +175,7 @@ def _held_back(run: RunView, facts: RunSituation) -> list[Reason]:
         found.append(
             Reason(
                 code="no-worker",
-                words=f"no live worker takes queue {run.queue!r}",
+                words=f"no live worker serves queue {run.queue!r}",
                 hint=f"start one: mainspring worker MODULE:APP --queue {run.queue}",
             )
         )
@@ -198,7 +198,7 @@ def _held_back(run: RunView, facts: RunSituation) -> list[Reason]:
         hint = f"start one whose application has the task: mainspring worker MODULE:APP --queue {run.queue}"
         found.append(Reason(code="unknown-task", words=words, hint=hint))
     if facts.at_quota:
-        words = f"tenant {run.tenant!r} runs as many as its quota allows"
+        words = f"tenant {run.tenant!r} has as many running runs as its quota allows"
         found.append(Reason(code="quota", words=words, holders=(Holder("tenant", run.tenant),)))
     return found
 
@@ -207,7 +207,7 @@ def _other_priorities(run: RunView, facts: RunSituation) -> Reason:
     taken = ", ".join(map(str, facts.other_priorities))
     return Reason(
         code="no-worker",
-        words=f"no live worker of queue {run.queue!r} takes priority {run.priority}: they have slots for {taken} alone",
+        words=f"no live worker of queue {run.queue!r} takes priority {run.priority}: they have slots for {taken} only",
         hint=f"start one: mainspring worker MODULE:APP --queue {run.queue} --priority {run.priority}:1",
     )
 
@@ -232,10 +232,10 @@ def _in_queue(run: RunView, facts: RunSituation) -> Reason:
         words = f"{facts.ahead} runs of its queue come before it"
         return Reason(code="behind", words=words, holders=(Holder("queue", run.queue),), until=estimate)
     if run.target is not None:
-        words = f"it is for worker {run.target} alone, and next there"
+        words = f"next in line for worker {run.target}, the only one that may run it"
         return Reason(code="next", words=words, holders=(Holder("worker", str(run.target)),), until=facts.now)
     slots = "a free slot" if run.policy.weight == 1 else f"{run.policy.weight} free slots, or all of its own free"
-    words = f"it is next in its queue: a worker takes it as soon as it has {slots}"
+    words = f"next in its queue: a worker claims it as soon as it has {slots}"
     return Reason(code="next", words=words, until=facts.now)
 
 
@@ -253,8 +253,8 @@ def _running(run: RunView, facts: RunSituation) -> Reason:
 def _cancelling(run: RunView) -> Reason:
     return Reason(
         code="cancelling",
-        words="it was asked to stop and has not stopped yet",
-        hint="it is cancelled when its worker reports that it has stopped, or when the lease of the worker expires",
+        words="asked to stop, but still running",
+        hint="the run is cancelled when its worker reports that it stopped, or when the lease of the worker expires",
         holders=_list_holders(run),
     )
 

@@ -1,5 +1,6 @@
 """Dashboard page of the audit log: who changed what, when, with the values before and after."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -8,9 +9,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.ids import is_id
 from mainspring.core.model.base.instant import from_datetime, isoformat
 from mainspring.core.model.schedules.cron import load_zone
-from mainspring.features.access.operations import list_audit
+from mainspring.features.access.operations import list_audit, list_keys
 from mainspring.features.access.schemas import AuditOut
 from mainspring.web.live_lists import NewItemCount, get_shown_rows
 from mainspring.web.page import Pages, Reply, Visit
@@ -38,6 +40,8 @@ class AuditListQuery(msgspec.Struct, frozen=True):
 
 class Entry(NamedTuple):
     said: AuditOut
+    #: The name of the target; empty if its id is all that is known.
+    name: str
     #: Path of the target's page, below the base; empty if it has none.
     path: str
     #: Changed fields: name, value before, value after.
@@ -57,9 +61,12 @@ async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
         known = await visit.ask(list_audit, query={**asked, "cursor": max(shown) + 1, "limit": len(shown)})
         count = sum(entry.position > max(shown) for entry in page.items)
         items, fresh = known.items, NewItemCount(count, more=0 < count == len(page.items))
+    names = await _read_names(visit, items)
     return visit.show(
         "audit/page.html",
-        entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in items],
+        entries=[
+            Entry(item, names.get(item.target, ""), _path(item), changes(item.before, item.after)) for item in items
+        ],
         page=page,
         fresh=fresh,
         given=given,
@@ -67,6 +74,20 @@ async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
         filtered=any(value for name, value in given.items() if name not in ("cursor", "zone")),
         of_all=visit.principal.tenant is None,
     )
+
+
+async def _read_names(visit: Visit[Any], entries: Sequence[AuditOut]) -> dict[str, str]:
+    """Return the names of the jobs, runs and keys among the targets that still exist."""
+    kinds = {entry.target: entry.action.partition(".")[0] for entry in entries}
+    found: dict[str, str] = {}
+    for kind, operation in (("jobs", "list_jobs"), ("runs", "list_runs")):
+        if ids := [target for target, one in kinds.items() if one == kind and is_id(target)]:
+            page = await visit.ask(operation, query={"ids": ",".join(ids)})
+            found |= {item.job_id if kind == "jobs" else item.run_id: item.name or item.task for item in page.items}
+    if "keys" in kinds.values():
+        keys = await visit.ask(list_keys)
+        found |= {key.key_id: key.name for key in keys.items}
+    return found
 
 
 def _instant(text: str, zone: ZoneInfo) -> str:

@@ -62,7 +62,7 @@ async def do_put(visit: Visit[Any]) -> Reply:
     kept = {"retention": visit.form["retention"]} if "retention" in visit.form else {}
     await visit.ask(put_tenant, body={"name": name, "quotas": said, **kept})
     return ActionReply(
-        words="Saved. New quotas apply within seconds.", to=f"tenants/{quote(name, safe='')}", leave=True
+        words="Quotas saved. They apply within seconds.", to=f"tenants/{quote(name, safe='')}", leave=True
     )
 
 
@@ -119,7 +119,7 @@ async def do_drop_budget(visit: Visit[Any]) -> Reply:
     tenant = visit.path["name"]
     await visit.ask("delete_budget", path={"name": visit.path["budget"]}, query={"tenant": tenant})
     return ActionReply(
-        words="Budget deleted. Everything that it had paused is resumed.", to=f"tenants/{quote(tenant, safe='')}"
+        words="Budget deleted. Everything that it paused is resumed.", to=f"tenants/{quote(tenant, safe='')}"
     )
 
 
@@ -164,5 +164,5 @@ def _whole(visit: Visit[Any], name: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal():
-        raise RequestFieldError(f"quotas.{name}", f"{text!r:.40} is not a whole number", "blank: no limit")
+        raise RequestFieldError(f"quotas.{name}", f"{text!r:.40} is not a whole number", "leave it blank for no limit")
     return int(text)

@@ -90,7 +90,7 @@ async def do_change(visit: Visit[Any]) -> Reply:
     job: JobOut = await visit.ask(get_job, path=visit.path)
     made: JobOut = await visit.ask(change_job, path=visit.path, body=build_patch(job, visit.form))
     if made.version is None:
-        return ActionReply(words="Saved.", to=f"runs/{job.job_id}", leave=True)
+        return ActionReply(words="Job saved.", to=f"runs/{job.job_id}", leave=True)
     return ActionReply(words=f"Saved as version {made.version}.", to=f"jobs/{job.job_id}", leave=True)
 
 

@@ -95,7 +95,7 @@ async def do_cancel(visit: Visit[Any]) -> Reply:
     runs = await _describe_affected_runs(visit, found.job_id)
     body = {"action": "cancel", "ids": [found.job_id], "why": visit.form.get("why", "").strip()}
     done: BulkOut = await visit.ask("act_on_many", body=body)
-    words = f"Job cancelled, {runs}." if done.changed else "The job had already ended."
+    words = f"Job cancelled{runs}." if done.changed else "The job had already ended."
     return ActionReply(words=words, to=f"jobs/{found.job_id}")
 
 
@@ -118,8 +118,9 @@ async def _describe_affected_runs(visit: Visit[Any], job_id: str) -> str:
         visit.ask("act_on_many", body={**dry, "status": "scheduled,queued,blocked"}),
         visit.ask("act_on_many", body={**dry, "status": "running"}),
     )
-    waits = f"{plural(waiting.matched, 'waiting run')}{' or more' if waiting.more else ''}"
-    return f"with {waits} and {running.matched} running" if running.matched else f"with {waits}"
+    more = " or more" if waiting.more else ""
+    words = f"; {plural(waiting.matched, 'waiting run')}{more} cancelled" if waiting.matched else ""
+    return f"{words}; {plural(running.matched, 'active run')} asked to stop" if running.matched else words
 
 
 def _load_versions(found: Versions) -> list[dict[str, Any]]:

@@ -84,7 +84,9 @@ def describe_schedule(job: JobOut) -> str:
         words = Cron.parse(job.cron_expression, hash_key=job.job_id, field="cronExpression").describe()
     except Invalid:
         words = job.cron_expression
-    return words if job.timezone in (None, "UTC") else f"{words}, {job.timezone}"
+    # Every two minutes is the same in each zone.
+    needs_zone = job.timezone != "UTC" or ":" in words
+    return f"{words}, {job.timezone}" if job.timezone is not None and needs_zone else words
 
 
 def _describe_tick(tick: TickEnd) -> dict[str, Any]:
