@@ -145,5 +145,6 @@ def narrow_paths(site: Site, ids: dict[str, str]) -> list[str]:
         f"dead-letters/{group['fingerprint']}?task=charge_card", f"dead-letters/replays/{replay['replayId']}",
         "dead-letters/discard?task=charge_card", "queues", "queues/reports", "workers", f"workers/{worker}",
         "schedulers", "tenants", "tenants/default", "tenants/narrow", "audit", "keys",
-        f"keys/{key['keyId']}", "notifications", "system", "jobs/all?action=pause", "runs/cancel-all?status=scheduled", "tasks",
+        f"keys/{key['keyId']}", "notifications", "system", "jobs/all?action=pause", "runs/cancel-all?status=scheduled",
+        "tasks",
     ]  # fmt: skip

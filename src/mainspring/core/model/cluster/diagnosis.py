@@ -257,7 +257,10 @@ def _dead_letters(signs: Signs) -> Finding:
 
 
 def _pauses(signs: Signs) -> Finding:
-    queues = [f"{f'queue {queue}' if queue else 'every queue'} of {tenant or 'every tenant'}" for tenant, queue in signs.pauses]
+    queues = [
+        f"{f'queue {queue}' if queue else 'every queue'} of {tenant or 'every tenant'}"
+        for tenant, queue in signs.pauses
+    ]
     jobs = [f"{name} of {tenant}" for tenant, name in signs.paused_jobs]
     says = [f"runs of {_named(queues)} do not start"] if queues else []
     advice = ["mainspring queues resume"] if queues else []
