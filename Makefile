@@ -118,9 +118,10 @@ coverage: setup ## line and branch coverage of the model, the services and the w
 	@$(BIN)/coverage json --quiet -o build/coverage/report.json
 	@$(BIN)/python -m tools.coverage_table build/coverage/report.json
 
-peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with
+peers: setup ## install the queues that the benchmark compares with, into the cache (npm, Go)
+	$(BIN)/python -m bench.peers --install
 
-peers-bench: peers ## measure beside them, in turn, on one server (BENCH_ARGS)
+peers-bench: setup ## measure beside them, in turns, on one server, in 20 minutes (npm, Go, Redis; BENCH_ARGS)
 	$(BIN)/python -m bench.peers $(BENCH_ARGS)
 
 services: setup ## start the local servers that the tests use
@@ -132,7 +133,7 @@ services-stop: setup ## stop them
 lock: setup ## pin the newest allowed versions in requirements/
 	$(UV) $(COMPILE) --upgrade --all-extras --group dev pyproject.toml --output-file requirements/dev.txt
 	$(UV) $(COMPILE) --upgrade --constraint requirements/dev.txt pyproject.toml --output-file requirements/run.txt
-	$(UV) $(COMPILE) --upgrade --group peers --constraint requirements/dev.txt --output-file requirements/peers.txt
+	$(UV) $(COMPILE) --upgrade --group peers --output-file requirements/peers.txt
 	$(UV) $(COMPILE) --upgrade --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(UV) $(COMPILE) --upgrade --group dist --constraint requirements/dev.txt --output-file requirements/dist.txt
 
@@ -163,10 +164,6 @@ $(VENV)/.installed: pyproject.toml requirements/dev.txt | $(BIN)/python $(UV)
 	@echo 'Installing what developing needs into $(VENV): requirements/dev.txt, about 1 GB'
 	@$(INSTALL) --requirement requirements/dev.txt --editable .
 	@touch $@ $(VENV)/.run
-
-$(VENV)/.peers: requirements/peers.txt $(VENV)/.installed
-	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/peers.txt
-	@touch $@
 
 $(VENV)/.dist: requirements/dist.txt $(VENV)/.installed
 	$(UV) pip install --quiet --python $(BIN)/python --requirement requirements/dist.txt

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -91,12 +91,18 @@ class Children:
         self, kind: str, *arguments: str, environment: Mapping[str, str] | None = None, pipes: bool = False
     ) -> Child:
         """Start ``python -m …``; with ``pipes`` its stdin and stdout are ours."""
+        return self.run(kind, [sys.executable, "-m", *arguments], environment=environment, pipes=pipes)
+
+    def run(
+        self, kind: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None, pipes: bool = False
+    ) -> Child:
+        """The same for any command."""
         self._started += 1
         log = self._directory / f"{self._started}-{kind}.log"
         pipe: int | IO[bytes] = subprocess.PIPE if pipes else subprocess.DEVNULL
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                command,
                 stdin=pipe,
                 stdout=pipe,
                 stderr=file,

@@ -1,1 +1,1 @@
-"""Mainspring beside pgqueuer, the fastest of its peers, on the same server in the same hour: ``make peers-bench``."""
+"""Mainspring beside its peers, in turns on one server: ``make peers-bench``."""

@@ -1,0 +1,37 @@
+"""Every peer of the benchmark runs its jobs. Peers whose tools are missing are skipped by name."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bench.peers.__main__ import PEERS
+from tools.services.service import ServiceUnavailable
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+@pytest.mark.xdist_group("peers")
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("name", PEERS)
+def test_every_job_of_a_peer_runs_once_in_every_measurement(name: str) -> None:
+    try:
+        PEERS[name].install()
+    except ServiceUnavailable as error:
+        pytest.skip(f"{name}: {error}")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.peers", "--quick", "--scale", "0.05", "--peers", name, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    result = json.loads(done.stdout)
+    if name in result["skipped"]:
+        pytest.skip(f"{name}: {result['skipped'][name]}")
+    assert result["failed"] == {}
+    [figures] = result["rounds"][name]
+    assert figures["drain_jobs_per_s"] > 0
+    assert figures["idle_latency_p50_ms"] > 0
+    assert result["representative"] is False
