@@ -55,7 +55,7 @@ def install_go() -> Path:
     folder = HERE / "river"
     program = cache() / f"peers-river-{_digest([folder / name for name in ('main.go', 'go.mod', 'go.sum')])}"
     if not program.exists():
-        go_module.build("River", program, ["go", "install", "-trimpath", "."], folder)
+        go_module.build("River", program, ["go", "install", "-trimpath", "-buildvcs=false", "."], folder)
     return program
 
 

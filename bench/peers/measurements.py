@@ -1,4 +1,4 @@
-"""What is measured of every peer, in the same way."""
+"""The measurements, the same for every peer."""
 
 import asyncio
 import time

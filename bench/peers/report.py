@@ -34,20 +34,20 @@ class Row(msgspec.Struct, frozen=True):
 
 ROWS = (
     Row("full_cycle_jobs_per_s", "full cycle", "jobs/s"),
-    Row("full_cycle_processor_us_per_job", "  processor time", "µs"),
-    Row("full_cycle_log_bytes_per_job", "  write-ahead log", "B"),
+    Row("full_cycle_processor_us_per_job", "full cycle, processor time", "µs"),
+    Row("full_cycle_log_bytes_per_job", "full cycle, write-ahead log", "B"),
     Row("drain_jobs_per_s", "drain", "jobs/s"),
-    Row("drain_processor_us_per_job", "  processor time", "µs"),
-    Row("submit_single_jobs_per_s", "submit one by one", "jobs/s"),
-    Row("submit_single_processor_us_per_job", "  processor time", "µs"),
-    Row("submit_concurrent_jobs_per_s", "submit 64 at once", "jobs/s"),
-    Row("submit_concurrent_processor_us_per_job", "  processor time", "µs"),
-    Row("submit_batch_jobs_per_s", "submit batches of 1,000", "jobs/s"),
-    Row("submit_batch_processor_us_per_job", "  processor time", "µs"),
-    Row("idle_latency_p50_ms", "idle, submit to start, p50", "ms"),
-    Row("idle_latency_p99_ms", "  p99", "ms"),
-    Row("herd_lateness_p50_ms", "due at one instant, late, p50", "ms"),
-    Row("herd_lateness_p99_ms", "  p99", "ms"),
+    Row("drain_processor_us_per_job", "drain, processor time", "µs"),
+    Row("submit_single_jobs_per_s", "submits one by one", "jobs/s"),
+    Row("submit_single_processor_us_per_job", "submits one by one, processor time", "µs"),
+    Row("submit_concurrent_jobs_per_s", "submits 64 at once", "jobs/s"),
+    Row("submit_concurrent_processor_us_per_job", "submits 64 at once, processor time", "µs"),
+    Row("submit_batch_jobs_per_s", "submits in batches", "jobs/s"),
+    Row("submit_batch_processor_us_per_job", "submits in batches, processor time", "µs"),
+    Row("idle_latency_p50_ms", "idle latency p50", "ms"),
+    Row("idle_latency_p99_ms", "idle latency p99", "ms"),
+    Row("herd_lateness_p50_ms", "due at one instant, late p50", "ms"),
+    Row("herd_lateness_p99_ms", "due at one instant, late p99", "ms"),
 )
 
 
@@ -128,7 +128,7 @@ def markdown(result: Result, keys: Sequence[str] = ()) -> str:
             value, parts = median(result, name, row.key), median_parts(result, name, row.key)
             cell = "–" if value is None else number(value)
             cells.append(f"{cell} ({' + '.join(map(number, parts.values()))})" if parts else cell)
-        lines.append(f"| {row.label.strip()}, {row.unit} | {' | '.join(cells)} |")
+        lines.append(f"| {row.label}, {row.unit} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -32,6 +32,7 @@ def test_every_job_of_a_peer_runs_once_in_every_measurement(name: str) -> None:
         pytest.skip(f"{name}: {result['skipped'][name]}")
     assert result["failed"] == {}
     [figures] = result["rounds"][name]
-    assert figures["drain_jobs_per_s"] > 0
-    assert figures["idle_latency_p50_ms"] > 0
+    assert {"full_cycle_jobs_per_s", "drain_jobs_per_s", "submit_batch_jobs_per_s", "herd_lateness_p99_ms"} <= {
+        *figures
+    }
     assert result["representative"] is False

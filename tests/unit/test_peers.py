@@ -60,7 +60,7 @@ def test_the_table_has_medians_of_all_rounds() -> None:
     printed = print_table(merged)
     assert "full cycle, jobs/s" in printed
     assert "drain" not in printed
-    assert "| processor time, µs | 60 (20 + 40) | 60 (20 + 40) |" in report.markdown(merged)
+    assert "| full cycle, processor time, µs | 60 (20 + 40) | 60 (20 + 40) |" in report.markdown(merged)
 
 
 def test_the_table_names_what_failed_and_what_was_skipped() -> None:
