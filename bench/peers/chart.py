@@ -118,12 +118,9 @@ def _panel(result: Result, panel: Panel, x: float, y: float) -> list[str]:
 
 def _caption(result: Result) -> list[str]:
     names = [f"{name} {version}" for name, version in result.versions.items() if name != "mainspring"]
-    rounds = min((len(found) for found in result.rounds.values()), default=0)
-    facts = result.machine
-    server = f"PostgreSQL {str(result.server.get('server_version')).split()[0]}"
     lines = [
-        f"No-op jobs with 168 bytes of arguments, medians of {rounds} rounds in turns. A bar with a gap is cut off.",
-        f"{facts['cores']} cores, {facts['memory_gb']} GB, {server} with fsync on, {result.date}.",
+        "No-op jobs with 168 bytes of arguments. A bar with a gap is cut off.",
+        report.conditions(result),
         f"{', '.join(names)}.",
     ]
     if not result.representative:

@@ -66,8 +66,10 @@ def merge(results: Sequence[Result]) -> Result:
     for result in results:
         for name, found in result.rounds.items():
             rounds.setdefault(name, []).extend(found)
+    loads = [load for result in results if isinstance(load := result.machine.get("load_before"), int | float)]
     return msgspec.structs.replace(
         last,
+        machine=last.machine | {"load_before": max(loads, default=0)},
         versions={name: version for result in results for name, version in result.versions.items()},
         rounds=rounds,
         failed={
@@ -130,6 +132,17 @@ def markdown(result: Result, keys: Sequence[str] = ()) -> str:
             cells.append(f"{cell} ({' + '.join(map(number, parts.values()))})" if parts else cell)
         lines.append(f"| {row.label}, {row.unit} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def conditions(result: Result) -> str:
+    """One sentence: how many rounds, where and when."""
+    facts, rounds = result.machine, min((len(found) for found in result.rounds.values()), default=0)
+    server = str(result.server.get("server_version")).split()[0]
+    many = "one round" if rounds == 1 else f"medians of at least {rounds} rounds in turns"
+    return (
+        f"Measured on {result.date}: {many}, {facts['cores']} cores, {facts['memory_gb']} GB, PostgreSQL {server} with "
+        f"fsync on, load {facts['load_before']} before the start."
+    )
 
 
 def _total(value: Value) -> float | None:

@@ -1,7 +1,6 @@
 """The comparison with other queues: its table and its chart. Values are not tested."""
 
 import io
-from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
@@ -10,13 +9,10 @@ from rich.console import Console
 
 from bench.figures import Figures
 from bench.peers import __main__ as runner
-from bench.peers import chart, report
+from bench.peers import chart, record, report
 from bench.peers.adapter import Peer, Programs
 from bench.peers.report import Result
-from tools.pictures import IMAGES, SOURCES
 from tools.services.service import ServiceUnavailable
-
-RECORDED = SOURCES / "peers.json"
 
 
 def round_of(rate: int, processor: float, latency: float) -> Figures:
@@ -30,7 +26,7 @@ def round_of(rate: int, processor: float, latency: float) -> Figures:
 def result_of(**rounds: list[Figures]) -> Result:
     return Result(
         date="2026-11-20",
-        machine={"cores": 2, "memory_gb": 24.0},
+        machine={"cores": 2, "memory_gb": 24.0, "load_before": 0.1},
         server={"server_version": "15.4"},
         versions=dict.fromkeys(rounds, "1.0"),
         rounds=rounds,
@@ -111,12 +107,15 @@ def test_a_peer_without_its_tools_is_skipped_by_name(monkeypatch: pytest.MonkeyP
 
 
 def test_the_chart_and_the_tables_show_the_recorded_result() -> None:
-    result = report.read(RECORDED)
+    result = report.read(record.RECORDED)
     assert result.representative
-    assert (IMAGES / "peers.svg").read_text("utf-8") == chart.draw(result), (
-        "run python -m bench.peers.chart docs/images/sources/peers.json"
-    )
-    page = (Path(__file__).parents[2] / "docs/design/benchmark.md").read_text("utf-8")
-    assert report.markdown(result) in page, (
-        "run python -m bench.peers --merge docs/images/sources/peers.json --markdown"
-    )
+    renew = "run python -m bench.peers.record docs/images/sources/peers.json"
+    assert chart.IMAGE.read_text("utf-8") == chart.draw(result), renew
+    for name, keys in record.PAGES.items():
+        page = (record.ROOT / name).read_text("utf-8")
+        assert page == record.write_table(page, result, keys), renew
+
+
+def test_a_page_needs_one_place_for_the_table() -> None:
+    with pytest.raises(ValueError, match="0 places for the table, not one"):
+        record.write_table("# A page", result_of(mainspring=[round_of(1, 1, 1)]), ())
