@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -125,6 +126,8 @@ def main() -> int:
     def say(words: str) -> None:
         console.print(words, markup=False)
 
+    # Ended from outside: leave by way of everything that cleans up, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.install:
         return 1 if install(names, say)[1] else 0
     if options.merge:

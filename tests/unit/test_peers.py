@@ -14,6 +14,8 @@ from bench.peers.adapter import Peer, Programs
 from bench.peers.report import Result
 from tools.services.service import ServiceUnavailable
 
+MARKED = "<!-- peers-bench: written by python -m bench.peers.record -->\n<!-- peers-bench: end -->\n"
+
 
 def round_of(rate: int, processor: float, latency: float) -> Figures:
     return {
@@ -106,16 +108,27 @@ def test_a_peer_without_its_tools_is_skipped_by_name(monkeypatch: pytest.MonkeyP
     assert said == ["river skipped: River is built of Go's modules, and there is no go"]
 
 
-def test_the_chart_and_the_tables_show_the_recorded_result() -> None:
-    result = report.read(record.RECORDED)
-    assert result.representative
+def test_pages_show_the_recorded_result_if_there_is_one_and_no_other() -> None:
+    result = report.read(record.RECORDED) if record.RECORDED.exists() else None
     renew = "run python -m bench.peers.record docs/images/sources/peers.json"
-    assert chart.IMAGE.read_text("utf-8") == chart.draw(result), renew
-    for name, keys in record.PAGES.items():
-        page = (record.ROOT / name).read_text("utf-8")
-        assert page == record.write_table(page, result, keys), renew
+    for name in record.PAGES:
+        assert (record.ROOT / name).read_text("utf-8") == record.write(name, result), renew
+    if result is None:
+        assert not chart.IMAGE.exists()
+    else:
+        assert result.representative
+        assert chart.IMAGE.read_text("utf-8") == chart.draw(result), renew
+
+
+def test_a_recorded_result_replaces_the_one_before() -> None:
+    empty = "# A page\n\n" + record.write_table(MARKED, None, (), "peers.svg")
+    first = record.write_table(empty, result_of(mainspring=[round_of(100, 10, 1)]), (), "images/peers.svg")
+    assert "![Processor time, rates and latencies of 1 job queues](images/peers.svg)" in first
+    assert "| full cycle, jobs/s | 100 |" in first
+    assert "Measured on 2026-11-20: one round, 2 cores" in first
+    assert record.write_table(first, None, (), "peers.svg") == empty
 
 
 def test_a_page_needs_one_place_for_the_table() -> None:
     with pytest.raises(ValueError, match="0 places for the table, not one"):
-        record.write_table("# A page", result_of(mainspring=[round_of(1, 1, 1)]), ())
+        record.write_table("# A page", result_of(mainspring=[round_of(1, 1, 1)]), (), "peers.svg")
