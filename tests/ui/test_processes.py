@@ -86,13 +86,12 @@ def test_schedulers_show_their_version_and_their_shards(site: Site, ids: dict[st
     expect(row.locator("td").nth(5)).to_have_text("4")
 
 
-def test_without_data_centers_the_page_is_empty(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_the_page_of_data_centers_is_empty_or_shows_all_facts_on_a_narrow_screen(
+    site: Site, ids: dict[str, str], page: Page
+) -> None:
+    """In one test: a data center is known for a day."""
     page.goto("datacenters")
     expect(page.get_by_text("No data centers configured")).to_be_visible()
-
-
-def test_data_centers_show_all_facts_on_a_narrow_screen(site: Site, ids: dict[str, str], page: Page) -> None:
-    """After the test without data centers: one is known for a day."""
     site.ask("POST", "v1/workers/register", {"name": "far", "queues": ["far"], "datacenter": "narrow-eu"})
     assert check_facts(page, ["datacenters", "workers"]) == 2
     page.goto("datacenters")
