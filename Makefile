@@ -25,7 +25,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-clocks soak-simulation fuzz check format openapi reference manifests dist docs screenshots quickstart bench soak chaos mutants coverage peers peers-bench services services-stop lock clean
+.PHONY: help setup run test test-all all-servers test-clocks soak-simulation fuzz check format openapi reference manifests dist docs screenshots quickstart bench soak chaos mutants coverage peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,12 +41,16 @@ test: setup ## the tests that need PostgreSQL at most, in minutes (PYTEST_ARGS: 
 	TEST_SERVERS=postgres $(PYTEST) $(or $(PYTEST_ARGS),-m "not slow")
 	@echo 'Skipped tests need other servers, whole processes or a browser: make test-all installs and runs those, too.'
 
-test-all: check ## everything that must hold before a change lands, on every server
-	@$(START) $(OR_SKIP)
+test-all: setup ## everything that must hold before a change lands, on every server
+	@# Servers are downloaded and started while the code is checked.
+	@$(MAKE) --no-print-directory -j 2 check all-servers
 	@# Without what builds the site and the SBOM a laptop skips their tests and CI does not.
 	@[ "$$CI" != true ] || $(MAKE) --no-print-directory $(VENV)/.docs $(VENV)/.dist
 	@# The dashboard apart: its tests have whole Mainsprings in their processes, which would go on beside all others.
 	($(PYTEST) --ignore=tests/ui || $(AGAIN)) && ($(PYTEST) tests/ui || $(AGAIN))
+
+all-servers: setup
+	@$(START) $(OR_SKIP)
 
 test-clocks: setup ## the tests without servers, at six moments around midnight, month ends and clock changes
 	for clock in $(CLOCKS); do \

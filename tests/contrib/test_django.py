@@ -13,6 +13,8 @@ from tests.support.django_project import PAGE, DjangoProject
 from tests.support.processes import START_SECONDS, free_port
 from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 _DATABASE = "postgresql://db.example/shop"
 
 
@@ -50,7 +52,6 @@ def shape(answer: str) -> object:
     return found
 
 
-@pytest.mark.slow
 def test_the_page_works_from_the_first_command_to_the_last_answer(project: DjangoProject) -> None:
     project.environment["MAINSPRING_PORT"] = str(port := free_port())
     project.manage("migrate")
@@ -220,7 +221,6 @@ assert is_there(outside.id)
     assert output == "there is no customer\n"
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
 def test_mainspring_up_finds_the_project_and_replaces_broken_connections(postgres_project: DjangoProject) -> None:
     project = postgres_project
@@ -297,7 +297,6 @@ print("ok")
         assert terminate(up) == 0
 
 
-@pytest.mark.slow
 def test_a_scheduler_and_a_worker_run_apart_with_the_settings_of_the_project(project: DjangoProject) -> None:
     project.manage("migrate")
     project.add_settings('MAINSPRING = {"schema": "jobs", "store": "apart.db", "scheduler.name": "apart"}')

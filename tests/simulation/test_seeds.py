@@ -47,6 +47,7 @@ def test_invariants_hold_for_seeds(seeds: range) -> None:
         check(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_invariants_hold_for_a_seed_that_failed_before(seed: int) -> None:
     check(seed)
