@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bench.peers.__main__ import PEERS
+from tests.support.servers import not_here
 from tools.services.service import ServiceUnavailable
 
 
@@ -19,7 +20,7 @@ def test_every_job_of_a_peer_runs_once_in_every_measurement(name: str) -> None:
     try:
         PEERS[name].install()
     except ServiceUnavailable as error:
-        pytest.skip(f"{name}: {error}")
+        not_here(f"{name}: {error}")
     done = subprocess.run(
         [sys.executable, "-m", "bench.peers", "--quick", "--scale", "0.05", "--peers", name, "--json"],
         capture_output=True,
