@@ -112,14 +112,14 @@ async def add_worker(store: Any) -> None:
 #: At the end of an hour, their ticks would be due after the clock has moved.
 PAUSED_JOBS = "SELECT id FROM mainspring.job WHERE name IN ('digest', 'weekly')"
 FINDINGS = {
-    "schedulers": ("problem", "none lives: nothing that is scheduled fires"),
+    "schedulers": ("problem", "no live scheduler: no schedule fires"),
     "queues": ("problem", "1 runs wait in queues that no worker serves: lonely"),
     "tasks": ("problem", "1 runs wait for tasks that no live worker knows: renamed"),
     "labels": (
         "problem",
         "3 runs wait for labels that no live worker of their queue and task has: datacenter=mars with gpu=a100",
     ),
-    "dead workers": ("problem", "1 have lost their lease and still hold runs or shards: gone"),
+    "dead workers": ("problem", "1 expired, and still hold runs or shards: gone"),
     "staging": ("problem", "1 scheduled runs are due and not queued, the oldest for"),
     "firing": ("problem", "1 schedules are due and have not fired, the oldest for"),
     "event readers": ("warning", "slow is"),
@@ -226,7 +226,7 @@ async def test_doctor_finds_nothing_wrong_with_a_healthy_postgresql_store(postgr
     # A busy machine answers late, and then the clocks seem to differ, too.
     of_the_load = {"latency", "clock"}
     assert list_bad(report) - of_the_server - of_the_load == set()
-    assert report["pooler"]["says"] == "none in between"
+    assert report["pooler"]["says"] == "none"
     assert report["indexes"]["says"].startswith("all ")
 
 

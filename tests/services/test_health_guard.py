@@ -219,7 +219,7 @@ async def test_a_pooler_in_transaction_mode_is_found_and_does_not_press_the_stor
         finding = await find(health, "pooler")
         assert "transaction mode" in finding.says
         assert not is_pressed([finding])
-    assert (await find(make_health(postgres_database), "pooler")).says == "none in between"
+    assert (await find(make_health(postgres_database), "pooler")).says == "none"
 
 
 @pytest.mark.postgres

@@ -135,7 +135,7 @@ def above(check: str, value: float, warning: float, problem: float, says: str, a
 def _schedulers(signs: Signs) -> Finding:
     if signs.schedulers:
         return found("schedulers", f"{signs.schedulers} live")
-    says = "none lives: nothing that is scheduled fires"
+    says = "no live scheduler: no schedule fires"
     advice = "start mainspring scheduler, or mainspring up"
     return blamed("schedulers", says, advice) if signs.waiting else warned("schedulers", says, advice)
 
@@ -145,7 +145,7 @@ def _workers(signs: Signs) -> Finding:
         queues = sorted({queue for worker in signs.workers for queue in worker.queues})
         counts = ", ".join(f"{queue} {sum(queue in worker.queues for worker in signs.workers)}" for queue in queues[:9])
         return found("workers", f"{len(signs.workers)} live; by queue: {counts}")
-    says, advice = "none lives: nothing runs", "start mainspring worker MODULE:APP, or mainspring up"
+    says, advice = "no live worker: nothing runs", "start mainspring worker MODULE:APP, or mainspring up"
     return blamed("workers", says, advice) if signs.queued else warned("workers", says, advice)
 
 
@@ -199,28 +199,28 @@ def _has_labels(worker: WorkerSigns, requires: tuple[str, ...]) -> bool:
 def _check_expired(signs: Signs) -> Finding:
     if not signs.expired:
         return found("dead workers", "none holds runs or shards")
-    says = f"{len(signs.expired)} have lost their lease and still hold runs or shards: {_named(signs.expired)}"
-    return blamed("dead workers", says, "a scheduler returns what they held: start one, or look at its log")
+    says = f"{len(signs.expired)} expired, and still hold runs or shards: {_named(signs.expired)}"
+    return blamed("dead workers", says, "a scheduler requeues their runs: start one, or check its log")
 
 
 def _clocks(signs: Signs) -> Finding:
     """Check with the default rules: each process has its own thresholds in its settings."""
     off = [(name, reading) for name, reading in signs.clocks if judge(reading, ClockRules()) is not ClockState.RIGHT]
     if not off:
-        return found("clocks", f"{len(signs.clocks)} measured, none is off")
+        return found("clocks", f"{len(signs.clocks)} measured, all are right")
     worst = max(abs(reading.offset) for _, reading in off)
     says = f"{len(off)} of {len(signs.clocks)} are off: {_named([f'{name} by {reading}' for name, reading in off])}"
-    advice = "see to time synchronisation there; if all are off by the same, it is the store's own clock"
+    advice = "synchronize the clock there; if all are off by the same, the store's own clock is wrong"
     return above("clocks", worst, 0, ClockRules().fence, says, advice)
 
 
 def _time_zones(signs: Signs) -> Finding:
-    here = f"this process goes by {find_zone_database()}"
+    here = f"this process uses {find_zone_database()}"
     versions = sorted({version for _, version in signs.tzdata})
     if len(versions) < 2:
         return found("time zones", f"{here}, the schedulers by {versions[0]}" if versions else here)
     groups = [f"{version}: {_named([name for name, own in signs.tzdata if own == version])}" for version in versions]
-    says = f"schedulers go by different databases, {'; '.join(groups)}; {here}"
+    says = f"schedulers use different databases, {'; '.join(groups)}; {here}"
     return warned("time zones", says, "install the same tzdata package everywhere, and restart the schedulers")
 
 
@@ -228,7 +228,7 @@ def _lag(check: str, what: str, count: int, oldest: Instant | None, now: Instant
     if oldest is None or now - oldest < _BEHIND:
         return found(check, "nothing is behind")
     late = (now - oldest) // SECOND * SECOND
-    advice = "start a scheduler; if one lives, look at its log and at the store's latency"
+    advice = "start a scheduler; if one is live, check its log and the store's latency"
     return above(check, late, _BEHIND, _FAR_BEHIND, f"{count:,} {what}, the oldest for {format_duration(late)}", advice)
 
 
@@ -245,7 +245,7 @@ def _readers(signs: Signs) -> Finding:
         _FAR_BEHIND,
         10 * MINUTE,
         says,
-        "see whether it still lives; detach it if not",
+        "check whether it is alive; detach it if not",
     )
 
 
@@ -269,7 +269,7 @@ def _pauses(signs: Signs) -> Finding:
         advice.append("mainspring jobs resume")
     if not says:
         return found("pauses", "nothing is paused")
-    return warned("pauses", "; ".join(says), f"{' and '.join(advice)}, when it is time")
+    return warned("pauses", "; ".join(says), f"{' and '.join(advice)}, when the reason is gone")
 
 
 def _named(names: "list[str] | tuple[str, ...]") -> str:

@@ -42,10 +42,10 @@ def check_clock(ahead: Micros) -> Finding:
     """Compare the clocks: the store's decides what is due, the local one is used for ids and logs."""
     far = abs(ahead)
     if far < 2 * SECOND:
-        return found("clock", f"the store's is {ahead / 1_000:+.0f} ms from this one")
+        return found("clock", f"the store's clock is {ahead / 1_000:+.0f} ms from this machine's")
     where = "ahead of" if ahead > 0 else "behind"
     how = f"the store's clock is {format_duration(far // SECOND * SECOND)} {where} this one"
-    return warned("clock", how, "see to time synchronisation; what is due is decided by the store's clock alone")
+    return warned("clock", how, "check time synchronization; the store's clock decides what is due")
 
 
 def check_server(server: Mapping[str, object]) -> list[Finding]:
@@ -93,7 +93,7 @@ def check_pooler(*, by_transaction: bool, keeps_settings: bool) -> Finding:
 
 def check_room(connected: int, most: int) -> Finding:
     says = f"{connected} of {most} are open"
-    advice = "raise max_connections, or see in pg_stat_activity who has them"
+    advice = "raise max_connections, or see in pg_stat_activity which clients hold them"
     return above("connections", connected / most, 0.8, 0.95, says, advice)
 
 
@@ -125,7 +125,7 @@ def _check_transaction(row: Mapping[str, object]) -> Finding:
         "prepared": "COMMIT PREPARED or ROLLBACK PREPARED it",
         "standby": "end that query there, or set hot_standby_feedback = off there",
     }
-    advice = f"{ends.get(state, 'end it: pg_terminate_backend(…)')}; what died since it began is not vacuumed"
+    advice = f"{ends.get(state, 'end it: pg_terminate_backend(…)')}; rows that died since it began are not vacuumed"
     limit = MINUTE if state.startswith("idle in transaction") else 5 * MINUTE
     # On the first look, it is unknown how long a standby has been reading.
     if state == "standby" and xids >= _FAR_BACK:
@@ -151,7 +151,7 @@ def check_slots(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
         xids, kept = int(str(row["xids"])), int(str(row["kept"]))
         if xids >= _FAR_BACK or (not row["active"] and kept >= 1024 * _MIB):
             says = f"{row['name']} holds back {xids:,} transactions and {kept // _MIB:,} MiB of log"
-            advice = f"if nobody needs it: SELECT pg_drop_replication_slot('{row['name']}')"
+            advice = f"if it has no reader: SELECT pg_drop_replication_slot('{row['name']}')"
             findings.append(above("replication slots", xids, 0, 200_000_000, says, advice))
     return findings or [found("replication slots", f"{len(rows)}, none holds anything back")]
 
@@ -163,7 +163,7 @@ def check_standbys(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
         late, size = int(str(row["late"])), int(str(row["bytes"]))
         if late >= MINUTE or size >= 1024 * _MIB:
             says = f"{row['name']} is {format_duration(late // SECOND * SECOND)} and {size // _MIB:,} MiB behind"
-            advice = "see its log and the network between: what it has not got is lost with the primary"
+            advice = "see its log and the network between: what it has not received is lost with the primary"
             findings.append(above("standbys", late, 0, HOUR, says, advice))
     return findings or [found("standbys", f"{len(rows)} seen, none is behind")]
 
@@ -178,7 +178,7 @@ def check_vacuum(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
             if row["ago"] is None
             else f"vacuumed {format_duration(int(str(row['ago'])) // SECOND * SECOND)} ago"
         )
-        advice = "a scheduler vacuums every few seconds, if one lives; see transactions for what holds it back"
+        advice = "a scheduler vacuums every few seconds, if one is live; see transactions for what holds it back"
         if dead >= 100_000 and dead > live // 5:
             says = f"{row['name']} has {dead:,} dead rows beside {live:,}, {ago}"
             findings.append(above("vacuum", dead, 0, 1_000_000, says, advice))
@@ -199,7 +199,7 @@ def check_partitions(days: Mapping[str, set[int]], now: Instant, retention: Rete
         for day in range(today, today + DAYS_AHEAD - 1)
         if day * DAY // _span(family) not in days[family]
     )
-    findings = [found("partitions", f"there for the coming {DAYS_AHEAD - 1} days")]
+    findings = [found("partitions", f"created for the next {DAYS_AHEAD - 1} days")]
     if missing:
         day, family = missing[0]
         words = "today" if day == today else f"in {day - today} days"
@@ -221,9 +221,9 @@ def check_partitions(days: Mapping[str, set[int]], now: Instant, retention: Rete
         if (day + 1) * _span(family) + DAY <= now - span
     )
     if old:
-        says = f"{len(old)} are past their time, such as {old[0]}"
-        return [*findings, warned("retention", says, "a scheduler drops them: see that one lives, and its log")]
-    return [*findings, found("retention", "nothing is kept beyond its time")]
+        says = f"{len(old)} are past their retention, such as {old[0]}"
+        return [*findings, warned("retention", says, "a scheduler drops them: check that one is live, and its log")]
+    return [*findings, found("retention", "nothing is kept beyond its retention")]
 
 
 def _span(family: str) -> Micros:

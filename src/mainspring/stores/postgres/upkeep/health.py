@@ -241,7 +241,7 @@ class PostgresHealth:
         In transaction mode, the server's process id also changes.
         """
         if connection.get_server_pid() == server["pid"] and server["enable_seqscan"] == "off":
-            return found("pooler", "none in between")
+            return found("pooler", "none")
         other = await self._connect()
         try:
             # Behind a pooler, the process that has just served this connection serves the next request of any

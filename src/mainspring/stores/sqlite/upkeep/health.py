@@ -175,7 +175,7 @@ class SqliteHealth:
         ahead = int(_fetch_value(connection, _SQL["newest"])) - self._clock.now()
         if ahead > MINUTE:
             summary = f"a process was started {ahead // SECOND} s ahead of this machine's clock"
-            return warned("clock", summary, "the clock went back: see to time synchronisation")
+            return warned("clock", summary, "the clock went back: check time synchronization")
         return found("clock", "the store's clock is this machine's")
 
     def _read_signs(self, connection: apsw.Connection) -> Signs:
