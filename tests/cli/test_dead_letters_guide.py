@@ -22,7 +22,7 @@ def test_the_guide_to_dead_letters_works(tmp_path: Path) -> None:
         assert (group["count"], sum(group["trend"])) == (5, 5)
         results = {}
         for line in "".join(_BLOCK.findall(PAGE.read_text())).splitlines():
-            command = line.replace("9f86d081884c7d65", group["fingerprint"]).replace("send_welcome", "send")
+            command = line.replace("9f86d081884c7d65", group["fingerprint"]).replace("--task mail", "--task send")
             results[line] = site.call(*shlex.split(command)[1:], *where)
         listed, by_task, patched, canary, discarded = results.values()
         assert group["fingerprint"] in listed.out

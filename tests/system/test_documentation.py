@@ -57,10 +57,12 @@ def test_the_commands_of_a_page_print_what_it_shows(
                 problems.append(f"{page.name}: {error}")
                 continue
             different = [one for one in outputs if one.block.kind != "sh" and find_difference(one)]
+            hidden = [one for one in outputs if one.block.kind == "sh" and one.printed.strip()]
             if "RECORD_PAGES" in os.environ:
-                record(page, outputs, different)
+                record(page, [*different, *hidden])
             else:
                 problems += [f"{page.name}:{one.block.line}: {find_difference(one)}" for one in different]
+                problems += [f"{page.name}:{one.block.line}: not shown: {one.printed}" for one in hidden]
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)
 

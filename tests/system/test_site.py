@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -33,6 +33,29 @@ LOADS = {
     "object": "data",
     "image": "href",
     "use": "href",
+}
+#: What people search for, and the page that must be first.
+FIRST = {
+    "authentication": "operate/authentication",
+    "monitoring": "operate/monitoring",
+    "rate limit": "guides/rate-limits",
+    "deploy": "deploy/choosing-an-architecture",
+    "troubleshoot": "operate/troubleshooting",
+    "quickstart": "get-started/first-ten-minutes",
+    "graceful shutdown": "concepts/workers-and-queues",
+    "FAQ": "get-started/faq",
+    "glossary": "concepts/glossary",
+    "retry": "guides/retries",
+    "backfill": "guides/explain",
+    "dead letter": "guides/dead-letters",
+    "priority": "concepts/workers-and-queues",
+    "timeout": "guides/deadlines",
+    "cron": "reference/schedules",
+    "time zone": "reference/schedules",
+    "exactly once": "guides/transactions",
+    "idempotency": "guides/common-mistakes",
+    "high availability": "operate/availability",
+    "scaling": "operate/scaling",
 }
 #: Relations of links that a browser does not load.
 NAMES = {"canonical", "next", "prev", "search", "index", "author", "license"}
@@ -154,7 +177,7 @@ def address(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_browser_requests_only_the_site_and_its_search_finds_a_page(
+def test_a_browser_requests_only_the_site_and_its_search_finds_pages_by_their_titles(
     address: str, address_of: Callable[[str], str]
 ) -> None:
     asked: list[str] = []
@@ -169,9 +192,12 @@ def test_a_browser_requests_only_the_site_and_its_search_finds_a_page(
             page.goto(urljoin(address, path))
         page.goto(urljoin(address, "search.html?q=rendezvous"))
         page.wait_for_selector("ul.search a[href*='architecture']", timeout=120_000)
-        page.goto(urljoin(address, "search.html?q=authentication"))
-        page.wait_for_selector("ul.search li")
-        assert "authentication.html" in str(page.locator("ul.search li a").first.get_attribute("href"))
+        found = {}
+        for words in FIRST:
+            page.goto(urljoin(address, f"search.html?q={quote(words)}"))
+            page.wait_for_selector("ul.search li a", timeout=120_000)
+            found[words] = str(page.locator("ul.search li a").first.get_attribute("href"))
         browser.close()
+    assert {words: re.split(r"docs/|\.html", href)[1] for words, href in found.items()} == FIRST
     assert {urlsplit(url).netloc for url in asked if not url.startswith("data:")} == {urlsplit(address).netloc}
     assert complaints == []

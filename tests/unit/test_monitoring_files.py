@@ -123,7 +123,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     for alert, page in linked.items():
         text = (RUNBOOKS / page).read_text()
         assert text.startswith(f"# {alert}\n")
-        assert all(f"\n## {title}\n" in text for title in ("What it means", "How to look", "How to fix it"))
+        assert all(f"\n## {title}\n" in text for title in ("What it means", "Check", "Fix", "Prevent"))
 
 
 def test_a_runbook_shows_the_current_rule() -> None:

@@ -14,7 +14,9 @@ A page is a script. In the order of the page:
 
 A comment before a block changes that:
 
-- ``<!-- not run: REASON -->``: the block is only parsed.
+- ``<!-- not run: REASON -->``: the block is only parsed, and so is the output after it.
+- ``<!-- no output: REASON -->``: the command prints something that the page does not show. A command without this mark
+  shows its output, or prints nothing.
 - ``<!-- exit: 1 -->``: the command must end with this exit code.
 - ``<!-- log: TASK -->``: a ``text`` block shows what ``mainspring up`` logs about a task.
 

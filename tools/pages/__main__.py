@@ -6,21 +6,25 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tools.pages.blocks import ROOT, explain_check, find_plan_name, list_pages, read_blocks
+from tools.pages.blocks import ROOT, explain_check, find_plan_name, list_pages, list_without_output, read_blocks
 
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--record"]:
         return _record(arguments[1:])
     total: Counter[str] = Counter()
+    silent = 0
     for page in list_pages():
         print(page.relative_to(ROOT))
+        without_output = {block.line for block in list_without_output(page)}
+        silent += len(without_output)
         for block in read_blocks(page.read_text()):
             check = explain_check(page, block) or "NOT CHECKED"
             total[check.partition(":")[0].partition(" by ")[0]] += 1
-            print(f"  {block.line:4} {block.kind or 'none':8} {check}")
-    print(", ".join(f"{count} {check}" for check, count in total.most_common()))
-    return 1 if total["NOT CHECKED"] else 0
+            missing = "; NO OUTPUT" if block.line in without_output else ""
+            print(f"  {block.line:4} {block.kind or 'none':8} {check}{missing}")
+    print(", ".join(f"{count} {check}" for check, count in total.most_common()), f"{silent} commands without output")
+    return 1 if total["NOT CHECKED"] or silent else 0
 
 
 def _record(pages: list[str]) -> int:

@@ -27,7 +27,7 @@ _SHOWN = ("text", "json")
 class Block(msgspec.Struct, frozen=True):
     kind: str
     text: str
-    #: The comments before it, by name: ``not run``, ``exit``, ``log``.
+    #: The comments before it, by name: ``not run``, ``no output``, ``exit``, ``log``.
     marks: dict[str, str]
     #: How far the block is indented in its page.
     indent: str
@@ -70,7 +70,7 @@ class PagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     wheel: bool = False
     #: Play up to this heading.
     until: str = ""
-    #: Kinds of blocks that a test of their own checks, and the test.
+    #: Kinds of blocks that a test of their own checks, and the test; with ``until``, only after that heading.
     tested_by: dict[str, str] = {}
     settings: dict[str, str] = {}
 
@@ -103,12 +103,15 @@ def list_pages() -> list[Path]:
 
 
 def read_blocks(text: str) -> Iterator[Block]:
-    follows_command = False
+    command: dict[str, str] | None = None
     for found in _BLOCK.finditer(text):
         kind, indent = found["kind"], found["indent"]
         marks = dict(_MARK.findall(found["marks"]))
-        is_output = kind in _SHOWN and follows_command and "log" not in marks
-        follows_command = kind == "sh" and "not run" not in marks
+        is_output = kind in _SHOWN and command is not None and "log" not in marks
+        if is_output and command is not None and "not run" in command:
+            # The output of a command that is not run is not compared.
+            marks["not run"] = command["not run"]
+        command = marks if kind == "sh" else None
         yield Block(
             kind=kind,
             text=textwrap.dedent(found["text"]) if indent else found["text"],
@@ -124,16 +127,15 @@ def read_blocks(text: str) -> Iterator[Block]:
 def explain_check(page: Path, block: Block) -> str:
     """How a block is checked; empty if it is not."""
     plan = find_plan(find_plan_name(page))
-    if block.start >= find_end(page.read_text(), plan.until):
-        plan = PagePlan()
-        if block.kind == "sh" or block.is_output:
-            return f"not run: {block.marks['not run']}" if "not run" in block.marks else ""
     if reason := block.marks.get("not run"):
         return f"not run: {reason}"
-    tested_by = {**read_plans().tested_by, **plan.tested_by}
+    is_after = block.start >= find_end(page.read_text(), plan.until)
+    tested_by = {**read_plans().tested_by, **(plan.tested_by if is_after or not plan.until else {})}
     name = block.kind or "none"
     if test := tested_by.get(name) or tested_by.get("all"):
         return f"tested by {test}"
+    if is_after and (block.kind == "sh" or block.is_output):
+        return ""
     if block.is_played:
         return "played"
     if block.file:
@@ -159,3 +161,21 @@ def parse(block: Block) -> None:
     elif block.kind == "json":
         for value in text.split("\n\n"):
             msgspec.json.decode(re.sub(r"…(?=\s*[\]}])", '"…"', value))
+
+
+def list_without_output(page: Path) -> list[Block]:
+    """The commands of a page that show no output and have no reason for it.
+
+    A played command without one must print nothing: playing it checks that. Commands after the part that is played,
+    such as the fixes of a runbook, need none.
+    """
+    text = page.read_text()
+    end = find_end(text, find_plan(find_plan_name(page)).until)
+    blocks = [block for block in read_blocks(text) if block.start < end]
+    found = []
+    for block, follower in zip(blocks, [*blocks[1:], None], strict=True):
+        has_output = follower is not None and (follower.is_output or "log" in follower.marks)
+        is_explained = block.marks.keys() & {"not run", "no output"} or explain_check(page, block) == "played"
+        if block.kind == "sh" and not has_output and not is_explained:
+            found.append(block)
+    return found

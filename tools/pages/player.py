@@ -91,15 +91,15 @@ class Player:
         for number, block in enumerate(blocks):
             follower = blocks[number + 1] if number + 1 < len(blocks) else None
             if "not run" in block.marks or (
-                block.kind in self._plan.tested_by and block.kind in ("sh", "text", "json")
+                not self._plan.until and block.kind in self._plan.tested_by and block.kind in ("sh", "text", "json")
             ):
                 continue
             if block.kind == "sh":
                 logged = bool(re.match(r"mainspring up\b", block.text))
                 seen = 0 if logged else len(self._logged())
                 printed = self._run(block, only_stdout=follower is not None and follower.kind == "json")
-                if follower is None or not follower.is_output:
-                    yield Output(block, printed)
+                if follower is None or not (follower.is_output or "log" in follower.marks):
+                    yield Output(block, "" if "no output" in block.marks else printed)
             elif "log" in block.marks:
                 yield Output(block, self._wait_for_log(block.marks["log"], seen), True)
             elif block.is_output:
@@ -258,11 +258,10 @@ class Player:
         return text.replace(f"{self._folder}/", "").replace(str(self._folder), ".")
 
 
-def record(page: Path, outputs: list[Output], changed: list[Output]) -> None:
-    """Write the changed outputs into the page, and add those that it does not show."""
+def record(page: Path, outputs: list[Output]) -> None:
+    """Write the outputs into the page, after the command if the page does not show one."""
     text = page.read_text()
-    added = [output for output in outputs if output.block.kind == "sh" and output.printed.strip()]
-    for output in sorted((*changed, *added), key=lambda one: one.block.start, reverse=True):
+    for output in sorted(outputs, key=lambda one: one.block.start, reverse=True):
         block = output.block
         lines = [line.rstrip() for line in output.printed.rstrip("\n").splitlines()]
         shown = "".join(f"{block.indent}{line}".rstrip() + "\n" for line in lines)

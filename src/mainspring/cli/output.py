@@ -186,7 +186,7 @@ class Output:
 
     def id(self, identifier: str) -> str:
         """Shorten an id to its end, which every command accepts. Output that goes to a file keeps whole ids."""
-        return identifier if self.console.width >= _WIDE else identifier[-_SHORT_ID:]
+        return shorten_id(identifier, self.console)
 
     def time(self, text: str | None, missing: str = "") -> str:
         """Format a time relative to now, or in UTC."""
@@ -208,6 +208,10 @@ def format_elapsed(start: str | None, end: str | None) -> str:
     if start is None or end is None:
         return ""
     return format_span(max(parse_instant(end) - parse_instant(start), 0))
+
+
+def shorten_id(identifier: str, console: Console) -> str:
+    return identifier if console.width >= _WIDE else identifier[-_SHORT_ID:]
 
 
 def shorten(text: str, width: int) -> str:

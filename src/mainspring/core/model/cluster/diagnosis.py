@@ -218,7 +218,7 @@ def _time_zones(signs: Signs) -> Finding:
     here = f"this process uses {find_zone_database()}"
     versions = sorted({version for _, version in signs.tzdata})
     if len(versions) < 2:
-        return found("time zones", f"{here}, the schedulers by {versions[0]}" if versions else here)
+        return found("time zones", f"{here}, the schedulers use {versions[0]}" if versions else here)
     groups = [f"{version}: {_named([name for name, own in signs.tzdata if own == version])}" for version in versions]
     says = f"schedulers use different databases, {'; '.join(groups)}; {here}"
     return warned("time zones", says, "install the same tzdata package everywhere, and restart the schedulers")

@@ -11,7 +11,7 @@ import typer
 from mainspring.cli.client.command import Profile
 from mainspring.cli.client.target import store_settings
 from mainspring.cli.options import Config, Store
-from mainspring.cli.output import AsJson, build_table, echo_json, make_console
+from mainspring.cli.output import AsJson, build_table, echo_json, make_console, shorten_id
 from mainspring.config.backups import open_store, restore_backup
 from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
@@ -199,13 +199,13 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
         )
         return
     typer.echo(f"backup of {isoformat(restored.taken_at)}, restored {isoformat(restored.restored_at)}")
-    shown = build_table("ID", "TENANT", "STATE", "TASK", "QUEUE", "DUE", "TRIES", "DOUBT", right=("TRIES",))
+    console = make_console()
+    shown = build_table("RUN", "TASK", "STATE", "DUE", "DOUBT")
     for run, doubt in doubtful[:_MAX_LISTED]:
-        shown.add_row(
-            run.id, run.tenant, str(run.state), run.task, run.queue, isoformat(run.due), str(run.attempt), str(doubt)
-        )
+        due = f"{isoformat(run.due)[:19]}Z"
+        shown.add_row(shorten_id(run.id, console), run.task, str(run.state), due, str(doubt))
     if doubtful:
-        make_console().print(shown)
+        console.print(shown)
     if len(doubtful) > _MAX_LISTED:
         typer.echo(f"… and {len(doubtful) - _MAX_LISTED:,} more: --json shows all")
     state = (

@@ -17,11 +17,12 @@ from mainspring.features.schedules.commands.converters.celery_schedules import (
     UnknownSchedule,
     convert_schedule,
 )
-from mainspring.features.schedules.commands.converters.commands import RETRIES_NOTE, TIMEOUT_NOTE
+from mainspring.features.schedules.commands.converters.commands import TIMEOUT_NOTE
 from mainspring.features.schedules.commands.converters.conversion import Conversion, UntranslatableError
 from mainspring.features.schedules.commands.converters.functions import build_payload
 
 _MIN_PRIORITY = 9
+_RETRIES_NOTE = "maxRetries: 0 wins over the code: delete it where the task had autoretry_for"
 
 
 def convert(source: str, *, timezone: str | None) -> Conversion:
@@ -41,7 +42,7 @@ def convert(source: str, *, timezone: str | None) -> Conversion:
     for name, entry in entries.items():
         _convert_entry(conversion, str(name), entry, timezone or zone or "UTC", tasks, deadline)
     if conversion.translated:
-        conversion.note(RETRIES_NOTE)
+        conversion.note(_RETRIES_NOTE)
         conversion.note(TIMEOUT_NOTE)
         conversion.note('tasks keep their names: declare yours with the same, as in @app.task(name="…")')
     return conversion
