@@ -15,8 +15,11 @@ from typer.main import get_command
 from mainspring.cli.main import application
 from mainspring.config.loading import load
 from mainspring.config.settings import describe
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.cluster.diagnosis import Finding
 from mainspring.core.runtime.metrics.declared import ALL, STANDARD
 from mainspring.core.runtime.metrics.metric import MetricKind
+from mainspring.stores.postgres.upkeep import findings
 from tools import dashboards
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +134,30 @@ def test_a_runbook_shows_the_current_rule() -> None:
         text = (RUNBOOKS / find_runbook(rule)).read_text()
         shown = text.partition("```promql\n")[2].partition("```")[0]
         assert " ".join(shown.split()) == " ".join(rule["expr"].split()), rule["alert"]
+
+
+SLOT = {"name": "standby_2", "xids": 0, "kept": 5_210 << 20, "active": False}
+REPORT = {"who": "process 8145 (report)", "state": "idle in transaction", "age": 7 * MINUTE, "xids": 51_234}
+STANDBY = {"name": "standby_2", "late": 3 * MINUTE, "bytes": 420 << 20}
+TABLE = {"name": "mainspring.run", "dead": 412_318, "live": 20_114, "size": 300 << 20, "ago": 9 * MINUTE}
+
+
+@pytest.mark.parametrize(
+    ("page", "finding"),
+    [
+        ("connections-scarce", findings.check_room(188, 200)),
+        ("log-kept", findings.check_slots([SLOT])[0]),
+        ("server-disk-filling", findings.check_slots([SLOT])[0]),
+        ("old-transaction", findings.check_transactions([REPORT], sees_all=True)),
+        ("replication-behind", findings.check_standbys([STANDBY])[0]),
+        ("transaction-ids", findings.check_wraparound(1_104_882_017, "jobs")),
+        ("vacuum-behind", findings.check_vacuum([TABLE])[0]),
+    ],
+)
+def test_a_runbook_shows_what_doctor_finds_in_a_state_that_no_test_can_create(page: str, finding: Finding) -> None:
+    text = (RUNBOOKS / f"{page}.md").read_text()
+    assert f"{finding.level:<8} {finding.check:<20}{finding.says}\n" in text
+    assert f" → {finding.advice}\n" in text
 
 
 def test_every_alert_has_a_severity() -> None:

@@ -14,8 +14,10 @@ from tools.site.sequence import with_pictures
 _HEADING = re.compile(r"^# +(.+)$", re.MULTILINE)
 _SECTION = re.compile(r"^## +(.+)$")
 _INDEX = Path("docs/README.md")
-#: ``<!-- tabs: pip | uv -->`` before as many code blocks.
-_TABS = re.compile(r"^<!-- tabs: (.+?) -->\n((?:\n*```\w*\n.*?^```$)+)", re.DOTALL | re.MULTILINE)
+#: ``<!-- tabs: pip | uv -->`` before as many code blocks, which may have a comment for ``tools.pages`` of their own.
+_TABS = re.compile(
+    r"^<!-- tabs: ([^\n]+?) -->\n((?:\n*(?:<!-- [^\n]+ -->\n)?```\w*\n.*?^```$)+)", re.DOTALL | re.MULTILINE
+)
 #: ``> [!NOTE]`` and the quoted lines after it, as GitHub shows them.
 _ADMONITION = re.compile(r"^> \[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]\n((?:^>.*\n?)+)", re.MULTILINE)
 #: A picture for light and dark pages, as GitHub shows it.

@@ -1,5 +1,6 @@
 """The help of the command line: commands by theme, and plain words for the types of options."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ THEMES = {
     "Data": ("plan", "apply", "convert", "backup", "restore", "archive", "move"),
     "Tools": ("cron", "capacity", "profiles", "bench", "version", "completion", "help"),
 }
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
 HELP_OPTIONS = ["-h", "--help"]
 _TYPES = {str: "TEXT", list[str]: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH"}
 #: What the value of a text option is, by the name of the option.
@@ -34,6 +36,15 @@ def arrange(root: Any) -> None:
             if name in root.commands:
                 root.commands[name].rich_help_panel = theme
     _name_types(root)
+    _join_lines(root)
+
+
+def _join_lines(command: Any) -> None:
+    """Let the terminal wrap each paragraph: the line breaks of a docstring are not its own."""
+    if command.help:
+        command.help = _LINE_BREAK.sub(" ", command.help)
+    for inner in getattr(command, "commands", {}).values():
+        _join_lines(inner)
 
 
 def _name_types(command: Any) -> None:
