@@ -48,6 +48,8 @@ class Player:
         self._ports = dict(zip(_PORTS, map(str, _free_ports(len(_PORTS))), strict=True))
         self._up: subprocess.Popen[bytes] | None = None
         self._others: list[subprocess.Popen[bytes]] = []
+        #: How many of them the plan started: they run until all its pages are played.
+        self._prepared = 0
         self._file: Path | None = None
         #: Words of the page, and what they are in this play.
         self._words: dict[str, str] = {}
@@ -109,10 +111,10 @@ class Player:
             else:
                 self._write(block)
         self._bash(self._plan.after, 0, only_stdout=False)
-        self._stop_others()
+        self._stop_others(self._prepared)
 
-    def _stop_others(self) -> None:
-        while self._others:
+    def _stop_others(self, kept: int = 0) -> None:
+        while len(self._others) > kept:
             _stop(self._others.pop())
 
     def _prepare(self) -> None:
@@ -125,6 +127,7 @@ class Player:
                 self._start_up(f"mainspring {process}")
             else:
                 self._start(f"mainspring {process}", process.partition(" ")[0])
+        self._prepared = len(self._others)
         if self._plan.before:
             before = set(self._read_variables())
             self._bash(self._plan.before, 0, only_stdout=False)

@@ -24,7 +24,7 @@ html_title = f"Mainspring {version}"
 html_static_path = [str(_SITE / "static")]
 html_css_files = ["site.css"]
 # The order of the results of the search.
-html_search_scorer = "scorer.js"
+html_search_scorer = str(_SITE / "scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_last_updated_fmt = None
