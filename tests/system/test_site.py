@@ -187,7 +187,8 @@ def test_a_browser_requests_only_the_site_and_its_search_finds_pages_by_their_ti
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("requestfailed", lambda request: complaints.append(f"{request.url} failed"))
+        # The search reads its results for their summaries until the next page is opened.
+        page.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
         for path in ("index.html", "docs/design/sequence-diagrams.html", "docs/reference/api.html"):
             page.goto(urljoin(address, path))
         page.goto(urljoin(address, "search.html?q=rendezvous"))
@@ -200,4 +201,4 @@ def test_a_browser_requests_only_the_site_and_its_search_finds_pages_by_their_ti
         browser.close()
     assert {words: re.split(r"docs/|\.html", href)[1] for words, href in found.items()} == FIRST
     assert {urlsplit(url).netloc for url in asked if not url.startswith("data:")} == {urlsplit(address).netloc}
-    assert complaints == []
+    assert [words for words in complaints if not words.endswith(": net::ERR_ABORTED")] == []
