@@ -62,7 +62,11 @@ async function submitter({ install, add, addMany, close }) {
     const until = started + seconds * 1000;
     await Promise.all(
       Array.from({ length: tasks }, async () => {
-        while (performance.now() < until) jobs += await each();
+        while (performance.now() < until) {
+          // In one expression, the sum would be read before the others have added to it.
+          const submitted = await each();
+          jobs += submitted;
+        }
       }),
     );
     const took = (performance.now() - started) / 1000;
