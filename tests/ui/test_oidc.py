@@ -89,7 +89,7 @@ async def test_a_user_without_a_known_group_is_denied(provider: Provider, claims
     async with dashboard(provider) as client:
         back = await client.get(await sign_in_at_provider(client))
         assert back.status_code == 403
-        assert "none of your groups has access" in back.text
+        assert "None of your groups has access" in back.text
         assert (await client.get("/jobs")).status_code == 303
 
 
