@@ -83,6 +83,27 @@ async def test_claims_count_starts_as_the_rule_does(harness: Harness, seed: int)
         await harness.move_clock(random.randrange(40) * SECOND)
 
 
+async def test_a_run_that_is_examined_twice_occupies_its_limit_once(harness: Harness) -> None:
+    def number_of(key: str) -> int:
+        return build_limiters("default", "greet", (a_limit(key),), None)[0].number
+
+    low, middle, high = sorted(("a", "b", "c"), key=number_of)
+    first, second, third = a_limit(low, 2), a_limit(middle, 1), a_limit(high, 1)
+    holders = a_run(limits=(first,)), a_run(limits=(first,)), a_run(limits=(second,)), a_run(limits=(third,))
+    moving, behind = a_run(limits=(second, third)), a_run(limits=(second,))
+    of_both, last = a_run(limits=(first, second)), a_run(limits=(first,))
+    for run in (*holders, moving, behind, of_both, last):
+        await harness.submit(run)
+    held = await harness.claim(await harness.worker())
+    assert ids(held) == ids(holders)
+    # The first run of the second line moves to the third limit. So the run of both limits is decided only when the
+    # rest of that line was examined, and the last run with it.
+    await harness.succeed(*held[:3])
+    assert await harness.states([moving, behind, of_both, last]) == [BLOCKED, QUEUED, BLOCKED, QUEUED]
+    state, _ = await harness.store.limiter(number_of(low), 1)
+    assert state.used == 1
+
+
 async def test_a_run_does_not_overtake_one_that_waits_behind_a_run_of_two_limits(harness: Harness) -> None:
     keys = sorted(("one", "other"), key=lambda key: build_limiters("default", "greet", (a_limit(key),), None)[0].number)
     first, second = (a_limit(key) for key in keys)

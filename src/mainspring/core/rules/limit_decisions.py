@@ -170,6 +170,8 @@ class LimitDecisions:
         by_limiter: dict[int, list[LimitedRun]] = {number: [] for number in most}
         for run in found:
             assert run.waits is not None
+            # A run that is not decided in this round must not be found, and admitted, a second time.
+            self.seen.add(run.id)
             by_limiter[run.waits].append(run)
         for number, runs in by_limiter.items():
             if len(runs) < most[number]:
