@@ -1,6 +1,7 @@
 """Cron expressions, compared with a scan of wall time and with cronsim, and by example."""
 
 import calendar
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -411,6 +412,8 @@ def test_cronsim_finds_the_same_fires_by_the_default_rules(expression: Expressio
     local = to_datetime(start).astimezone(ZoneInfo(zone))
     if any(f"{number}-{number}/" in expression.text for number in range(60)):
         return  # cronsim takes 5-5/2 for 5/2
+    if re.search(r"[0-9A-Z]/", expression.weekday.text):
+        return  # cronsim ends 1/2 on a Sunday, as 7
     if not expression.fixed and zone not in ("America/New_York", "Asia/Kolkata", "Europe/Paris", "UTC"):
         return  # by elapsed time cronsim errs where midnight is missing, and where half an hour is
     if local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset():
